@@ -62,13 +62,15 @@ docs: $(DOCUMENTED)
 docs-serve: $(DOCUMENTED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-# The pages that the suite writes: what it saw of each kernel, and ONNX's node cases.
+# The pages that the suite writes: what it saw of each kernel, and ONNX's node cases. `make pages KERNEL=squares` runs the
+# tests whose names have that word, and adds what they see to what is known of the other kernels.
+KERNEL ?=
 ERRORS := bench/results/kernel_errors.json
 
 pages: setup
-	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 tests/kernels tests/sweeps/test_oracle.py tests/sweeps/test_formats.py --record-errors $(ERRORS)
+	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 tests/kernels tests/sweeps/test_oracle.py tests/sweeps/test_formats.py --record-errors $(ERRORS) $(if $(KERNEL),-k "$(KERNEL)")
 	PYTHONPATH=tests $(BIN)/python -m kernel_page
-	PYTHONPATH=tests $(BIN)/python -W ignore -m node_cases.table
+	$(if $(KERNEL),,PYTHONPATH=tests $(BIN)/python -W ignore -m node_cases.table)
 
 fuzz: setup
 	$(BIN)/python tools/fuzz_files.py

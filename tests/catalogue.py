@@ -49,7 +49,7 @@ from samples.pooling import AVERAGE_POOLINGS, DILATED_MAX_POOLINGS, L2_NORM_POOL
 from samples.reduce import CORRELATIONS, UNARY, WEIGHTED_MEANS, WEIGHTED_SUMS
 from samples.reshape import RESHAPES
 from samples.resize import CROPS, RESIZES
-from samples.sample import Sample
+from samples.sample import TRAITS, GradientSample, Sample
 from samples.slice import SLICES
 from samples.softmax import LOG_SOFTMAXES, SOFTMAXES
 from samples.upsampling import BILINEAR, NEAREST
@@ -137,6 +137,23 @@ GRADIENTS: dict[type[MPSKernel], type[MPSKernel]] = {
     upsampling_kernels.MPSCNNUpsamplingBilinearGradient: upsampling_kernels.MPSCNNUpsamplingBilinear,
 }
 """Every gradient kernel, and the forward kernel in whose samples it stands."""
+
+
+def _check_rows() -> None:
+    """Say which row is wrong, where all tests would only fail to be collected."""
+    for kernel, samples in SAMPLES.items():
+        row = f"the row {kernel.__name__} of SAMPLES"
+        assert samples and all(isinstance(each, Sample) for each in samples), f"{row} must be a list of Samples"
+        for sample in samples:
+            unknown = sorted(sample.traits - TRAITS.keys())
+            assert not unknown, f"{row}: the sample {sample.name!r} has unknown traits {unknown}; see TRAITS"
+            wrong = [type(each).__name__ for each in sample.gradients if not isinstance(each, GradientSample)]
+            assert not wrong, f"{row}: the gradients of {sample.name!r} must be GradientSamples, got {wrong}"
+    for gradient, forward in GRADIENTS.items():
+        assert forward in SAMPLES, f"the row {gradient.__name__} of GRADIENTS names {forward.__name__}, not in SAMPLES"
+
+
+_check_rows()
 
 OPTIMIZERS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
     optimizer_kernels.MPSNNOptimizerStochasticGradientDescent: lambda device: (

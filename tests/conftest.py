@@ -85,7 +85,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if _is_worker(session.config):
         session.config.workeroutput["measured"] = measured.seen()  # type: ignore[attr-defined]
     elif path is not None and exitstatus == 0:
-        measured.write(path)
+        measured.write(path, is_part=bool(session.config.getoption("-k")))
 
 
 @pytest.hookimpl(optionalhook=True)

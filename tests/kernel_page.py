@@ -1,6 +1,6 @@
 """The page of every kernel: what it computes on, and the largest errors that the suite saw.
 
-``make pages`` runs the tests that record them and writes the page.
+``make pages`` runs the tests that record them and writes the page; ``make pages KERNEL=squares`` those of one kernel.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def since(kernel: type) -> str:
 def page() -> str:
     """The page."""
     errors = recorded()
-    machines = "; ".join(f"{device}: {seen['machine']}, torch {seen['torch']}" for device, seen in errors.items())
+    machines = "; ".join(
+        f"{device}: {seen['machine']}, torch {seen['torch']}"
+        + "".join(f", and {each} for some kernels" for each in seen.get("others", ()))
+        for device, seen in errors.items()
+    )
     lines = [HEAD.format(machines=f"Seen on {machines}.")]
     for kernel in SAMPLES:
         gradients = _gradients(kernel)

@@ -49,9 +49,17 @@ def join(other: list[Any] | None) -> None:
         _formats.setdefault(device, {}).setdefault(name, set()).update(each)
 
 
-def write(path: Path) -> None:
-    """Put what this run saw in a file, in the place of what it said of the same devices."""
+def write(path: Path, *, is_part: bool = False) -> None:
+    """Put what this run saw in a file, in the place of what it said of the same devices.
+
+    A part of the suite adds to it: the larger errors and all formats stay, and machines that it was not of are named.
+    """
     known = json.loads(path.read_text()) if path.exists() else {}
+    before = {device: known[device] for device in _errors if is_part and device in known}
+    for device, of in before.items():
+        for name, figures in of["kernels"].items():
+            formats = figures.pop("formats")
+            join([{device: {name: figures}}, [[device, name, formats]]])
     for device, kernels in _errors.items():
         formats = _formats.get(device, {})
         known[device] = {
@@ -59,4 +67,10 @@ def write(path: Path) -> None:
             "torch": torch.__version__,
             "kernels": {name: {**kernels[name], "formats": sorted(formats.get(name, ()))} for name in sorted(kernels)},
         }
+    for device, of in before.items():
+        here = known[device]["machine"]
+        others = {*of.get("others", ()), here} - {of["machine"]}
+        known[device] |= {"machine": of["machine"], "torch": of["torch"]} | (
+            {"others": sorted(others)} if others else {}
+        )
     path.write_text(json.dumps(known, indent=1) + "\n")

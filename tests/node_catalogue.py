@@ -44,8 +44,14 @@ def _dilated(kernel: Any, images: Sequence[Any]) -> Any:
     return mps.MPSCNNDilatedPoolingMaxNode(images[0], **{name: getattr(kernel, name) for name in (*names, *more)})
 
 
-def _plain(kind: Any, *properties: str) -> MakeNode:
-    return lambda kernel, images: configured(kind(images[0]), {name: getattr(kernel, name) for name in properties})
+def _plain(kind: Any, *properties: str, arguments: Sequence[str] = ()) -> MakeNode:
+    """A node whose constructor takes the kernel's properties ``arguments``, and that has its other ``properties``."""
+
+    def make(kernel: Any, images: Sequence[Any]) -> Any:
+        node = kind(images[0], **{name: getattr(kernel, name) for name in arguments})
+        return configured(node, {name: getattr(kernel, name) for name in properties})
+
+    return make
 
 
 def _weights(kind: Any) -> MakeNode:
@@ -220,7 +226,9 @@ def _concatenation(*channels: int) -> Sample:
 
 
 def _of(kernel: str) -> Sequence[Sample]:
-    return next(samples for kind, samples in SAMPLES.items() if kind.__name__ == kernel)
+    found = next((samples for kind, samples in SAMPLES.items() if kind.__name__ == kernel), None)
+    assert found is not None, f"{kernel} has no row in SAMPLES of tests/catalogue.py"
+    return found
 
 
 def _reductions() -> dict[type[mps.MPSNNFilterNode], NodeSamples]:
@@ -293,8 +301,7 @@ NODE_SAMPLES: dict[type[mps.MPSNNFilterNode], NodeSamples] = {
         _of("MPSCNNUpsamplingBilinear"), _upsampling(mps.MPSCNNUpsamplingBilinearNode, "align_corners")
     ),
     mps.MPSNNGramMatrixCalculationNode: NodeSamples(
-        _of("MPSNNGramMatrixCalculation"),
-        lambda kernel, images: mps.MPSNNGramMatrixCalculationNode(images[0], kernel.alpha),
+        _of("MPSNNGramMatrixCalculation"), _plain(mps.MPSNNGramMatrixCalculationNode, arguments=("alpha",))
     ),
     mps.MPSNNConcatenationNode: NodeSamples(
         [_concatenation(4, 8), _concatenation(3, 5, 1), _concatenation(1, 2), _concatenation(2, 6)],

@@ -39,7 +39,7 @@ def constructors() -> list[type]:
         )
         if not is_class or getattr(kind, "_is_protocol", False) or issubclass(kind, MADE_EACH_STEP):
             continue
-        is_struct = kind.__module__ == "openmps.types"
+        is_struct = kind.__module__.startswith("openmps.types")
         is_made_by_another = hasattr(kind, "_instead") and kind is not mps.MTLCommandQueue
         if not is_struct and not is_made_by_another and kind not in (mps.MTLDevice, mps.MTLResource) and words_of(kind):
             found.append(kind)

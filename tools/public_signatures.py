@@ -67,8 +67,12 @@ def _public(module: ModuleType) -> list[str]:
     """The names that a module says are public; without a list, those that it defines."""
     if hasattr(module, "__all__"):
         return module.__all__
-    own = {name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__}
+    own = {name for name, value in vars(module).items() if _is_of(module, getattr(value, "__module__", None) or "")}
     return sorted(name for name in own | {name for name in vars(module) if name.isupper()} if name[0] != "_")
+
+
+def _is_of(module: ModuleType, where: str) -> bool:
+    return where == module.__name__ or where.startswith(f"{module.__name__}.")
 
 
 def _named(name: str, value: Any) -> Iterator[str]:

@@ -8,9 +8,8 @@ import operator
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum, EnumType
+from enum import Enum
 from functools import lru_cache
-from html import escape
 from operator import attrgetter
 from typing import (
     TYPE_CHECKING,
@@ -29,7 +28,7 @@ from typing import (
 import numpy as np
 
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError, shown
-from openmps.spellings import OtherSpelling, add_other_spellings, closest, letters, respelt, spellings
+from openmps.spellings import OtherSpelling, add_other_spellings, closest, respelt, spellings
 
 T = TypeVar("T")
 
@@ -52,6 +51,35 @@ class Shown(property, Generic[T]):
         def __get__(self, instance: object, owner: type | None = None, /) -> T: ...
         def __get__(self, instance: object, owner: type | None = None, /) -> Self | T: ...
         def __set__(self, instance: object, value: Never, /) -> None: ...
+
+
+class Checked(property, Generic[T]):
+    """A property that is checked where it is set: ``Checked[float](1.0, number, "…")``, kept in ``_name``.
+
+    ``check`` takes the object's class and label, the property's name and a value, and gives the value.
+    """
+
+    def __init__(self, default: T, check: Callable[[str, str, Any], T], doc: str) -> None:
+        super().__init__()
+        self.default, self._check, self.__doc__ = default, check, doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        kept = f"_{name}"
+
+        def change(thing: object, value: object) -> None:
+            store(thing, kept, self._check(_called(thing), name, value))
+
+        setattr(owner, kept, self.default)
+        super().__init__(attrgetter(kept), change, None, self.__doc__)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: type, /) -> Self: ...
+        @overload
+        def __get__(self, instance: object, owner: type | None = None, /) -> T: ...
+        def __get__(self, instance: object, owner: type | None = None, /) -> Self | T: ...
+        def __set__(self, instance: object, value: T, /) -> None: ...
 
 
 _PACKAGE = __name__.partition(".")[0]
@@ -127,11 +155,27 @@ class Single:
         )
 
 
-def of_kind(who: str, argument: str, value: object, kind: type[T]) -> T:
+def of_kind(who: str, argument: str, value: object, kind: type[T], remedy: str = "") -> T:
     """``value`` if it is of this class, else an error that says so."""
     if not isinstance(value, kind):
-        raise MPSTypeError(who, argument, f"must be an {kind.__name__}", type(value).__name__)
+        raise MPSTypeError(who, argument, f"must be an {kind.__name__}", type(value).__name__, remedy)
     return value
+
+
+def having(method: str, rule: str, remedy: str = "") -> Callable[[str, str, Any], Any]:
+    """The check that a value has a method; ``rule`` says so in an error."""
+
+    def check(who: str, argument: str, value: Any) -> Any:
+        if not callable(getattr(value, method, None)):
+            raise MPSTypeError(who, argument, rule, type(value).__name__, remedy)
+        return value
+
+    return check
+
+
+def or_none(check: Callable[[str, str, Any], T]) -> Callable[[str, str, Any], T | None]:
+    """A check that None passes, too."""
+    return lambda who, argument, value: None if value is None else check(who, argument, value)
 
 
 def listed(who: str, argument: str, value: Iterable[T] | None, what: str) -> list[T]:
@@ -271,20 +315,6 @@ def _is_refused(kind: type, name: str) -> bool:
     return _is_own(kind) or respelt(name, _own_names(kind)) is not None
 
 
-class NamedMembers(EnumType):
-    """The metaclass of enumerations that name the member that was meant: ``RELU`` for ``reLU``."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(cls, name: str) -> Never:
-            if name[0] == "_":
-                raise AttributeError(name)
-            members = sorted(cls.__members__)
-            meant = closest(letters(name).removeprefix(letters(cls.__name__)), members)
-            remedy = "Use one of " + ", ".join(members[:12]) if meant is None else f"Use {meant}"
-            raise MPSAttributeError(cls.__name__, name, "is no member of this enumeration", None, remedy)
-
-
 @lru_cache(_KEPT)
 def _meant(kind: type, name: str) -> str | None:
     """The attribute of a class that ``name`` was probably to be."""
@@ -303,16 +333,6 @@ def described(thing: object, *said: object, **values: object) -> str:
     parts = [str(each) for each in said if each is not None]
     parts += [f"{name} {value_text(value)}" for name, value in values.items() if value is not None]
     return f"<{_called(thing)}{': ' if parts else ''}{', '.join(parts)}>"
-
-
-def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as a table of a notebook, the first of them its head."""
-    lines = [_cells(row, "td" if place else "th") for place, row in enumerate(rows)]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
-
-
-def _cells(row: Sequence[str], tag: str) -> str:
-    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
 
 
 def value_text(value: object) -> str:

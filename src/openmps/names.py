@@ -113,12 +113,7 @@ from openmps.graph.nodes.gram_matrix import (
     MPSNNGramMatrixCalculationNode as MPSNNGramMatrixCalculationNode,
 )
 from openmps.graph.graph import MPSNNGraph as MPSNNGraph
-from openmps.graph.lint import (
-    Finding as Finding,
-    LintReport as LintReport,
-    Severity as Severity,
-    lint as lint,
-)
+from openmps.graph.lint import Finding as Finding, LintReport as LintReport, Severity as Severity, lint as lint
 from openmps.graph.nodes.local_normalization import (
     MPSCNNCrossChannelNormalizationGradientNode as MPSCNNCrossChannelNormalizationGradientNode,
     MPSCNNCrossChannelNormalizationNode as MPSCNNCrossChannelNormalizationNode,
@@ -228,11 +223,7 @@ from openmps.graph.nodes.softmax import (
     MPSCNNSoftMaxNode as MPSCNNSoftMaxNode,
 )
 from openmps.graph.summary import GraphSummary as GraphSummary, graph_summary as graph_summary
-from openmps.graph.run.trace import (
-    Trace as Trace,
-    TracedKind as TracedKind,
-    TracedValue as TracedValue,
-)
+from openmps.graph.run.trace import Trace as Trace, TracedKind as TracedKind, TracedValue as TracedValue
 from openmps.graph.nodes.trainable import MPSNNTrainableNode as MPSNNTrainableNode
 from openmps.kernels.arithmetic import (
     MPSCNNAdd as MPSCNNAdd,
@@ -407,7 +398,6 @@ from openmps.kernels.upsampling import (
     MPSCNNUpsamplingNearestGradient as MPSCNNUpsamplingNearestGradient,
 )
 from openmps.metal.device import (
-    MPSSupportsMTLDevice as MPSSupportsMTLDevice,
     MTLBlitCommandEncoder as MTLBlitCommandEncoder,
     MTLBuffer as MTLBuffer,
     MTLCommandBuffer as MTLCommandBuffer,
@@ -428,6 +418,7 @@ from openmps.metal.mps_command_buffer import (
     MPSPredicate as MPSPredicate,
 )
 from openmps.runtime.devices import (
+    MPSSupportsMTLDevice as MPSSupportsMTLDevice,
     MTLCopyAllDevices as MTLCopyAllDevices,
     MTLCreateSystemDefaultDevice as MTLCreateSystemDefaultDevice,
     mtl_device as mtl_device,

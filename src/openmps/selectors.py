@@ -64,7 +64,7 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
             except TypeError as fault:
                 unknown = () if takes_any else [name for name in named if name not in parameters]
                 if unknown:
-                    raise _no_argument(self, unknown[0], list(parameters)[1:]) from None
+                    raise no_argument(self, unknown[0], list(parameters)[1:]) from None
                 said = str(fault)
                 if not said.startswith(f"{method.__qualname__}()"):
                     raise
@@ -109,7 +109,8 @@ class Elsewhere:
         raise MPSAttributeError(owner.__name__, self._name, "is called otherwise here", None, f"Use {self._here}")
 
 
-def _no_argument(thing: object, name: str, names: list[str]) -> MPSTypeError:
+def no_argument(thing: object, name: str, names: list[str]) -> MPSTypeError:
+    """The error of an argument that is none of these, with the one that was meant."""
     meant = closest(name, names)
     remedy = f"The arguments are {', '.join(names)}" if meant is None else f"Use {meant}"
     return MPSTypeError(type(thing).__name__, name, "is no argument here", None, remedy)

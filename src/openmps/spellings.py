@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import EnumType
-from typing import Never
+from typing import TYPE_CHECKING, Never
 
 from openmps.errors import MPSAttributeError
 
@@ -112,3 +112,17 @@ def _member(name: str, public: Mapping[str, object]) -> str | None:
         if found is not None:
             return f"{kind.__name__}.{found}"
     return None
+
+
+class NamedMembers(EnumType):
+    """The metaclass of enumerations that name the member that was meant: ``RELU`` for ``reLU``."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Never:
+            if name[0] == "_":
+                raise AttributeError(name)
+            members = sorted(cls.__members__)
+            meant = closest(letters(name).removeprefix(letters(cls.__name__)), members)
+            remedy = "Use one of " + ", ".join(members[:12]) if meant is None else f"Use {meant}"
+            raise MPSAttributeError(cls.__name__, name, "is no member of this enumeration", None, remedy)

@@ -22,6 +22,16 @@ def printed_html(self: object) -> str:
     return f"<pre>{escape(str(self))}</pre>"
 
 
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as a table of a notebook, the first of them its head."""
+    lines = [_cells(row, "td" if place else "th") for place, row in enumerate(rows)]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _cells(row: Sequence[str], tag: str) -> str:
+    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+
+
 def _placed(cell: str, width: int, is_number: bool) -> str:
     return cell.rjust(width) if is_number else cell.ljust(width)
 

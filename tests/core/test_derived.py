@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 import openmps as mps
-from openmps.metal.resource import epoch
 from openmps.ops.op import Op
 from openmps.runtime.binding import HeldTensor
 from openmps.runtime.derived import Dependents, Derived
@@ -48,9 +47,7 @@ def test_it_is_made_once_and_in_the_same_memory_again() -> None:
     row.mul_(5)
     assert derived.value() is first
     assert len(CALLS) == 1
-    before = epoch.number
-    dependents.expire()
-    assert epoch.number > before
+    dependents.contents.advance()
     again = derived.value()
     assert again[0].data_ptr() == first[0].data_ptr()
     assert torch.equal(again[0], torch.full((3,), 10.0))
@@ -62,7 +59,7 @@ def test_to_look_makes_nothing() -> None:
     dependents, derived = _made(torch.ones(3))
     kept = derived.held()
     derived.value()
-    dependents.expire()
+    dependents.contents.advance()
     assert derived.held() == kept
     assert len(CALLS) == 1
 
@@ -97,16 +94,24 @@ def test_nothing_is_recorded_where_nothing_follows_and_followers_hold_nothing() 
     assert command_buffer.explain().works == ()
 
 
-def test_a_new_follower_and_replaced_memory_end_the_epoch() -> None:
+def test_what_follows_anew_and_replaced_memory_are_other_versions() -> None:
     dependents = Dependents()
-    before = epoch.number
+
+    def numbers() -> list[int]:
+        return [each.number for each in dependents.versions()]
+
+    before = numbers()
     assert dependents.replaced() is not dependents
-    assert epoch.number == before
+    assert numbers() != before
+    before = numbers()
     derived = Derived(Doubled(), [HeldTensor(torch.ones(3))])
     dependents.add(derived)
-    assert epoch.number == before + 1
-    dependents.replaced()
-    assert epoch.number == before + 2
+    assert numbers() != before
+    before = numbers()
+    derived.value()
+    dependents.contents.advance()
+    derived.value()
+    assert numbers() == before, "the tensors lie where they lay"
 
 
 ONCE: list[Any] = []

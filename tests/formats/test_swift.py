@@ -18,10 +18,10 @@ from graph.node_initializers import INITIALIZERS
 from networks import NETWORKS, Weights, convolution, training_graph
 from openmps.formats import swift
 from openmps.formats.archive.values import Writer
-from openmps.formats.swift.forms import FORMS
-from openmps.graph.nodes.catalog import rows
+from openmps.formats.swift.nodes import FORMS
+from openmps.graph.nodes.catalog import SINCE, rows
 from openmps.graph.nodes.neuron import MPSCNNNeuronNode
-from openmps.graph.nodes.releases import IOS, SINCE, newest
+from openmps.graph.nodes.releases import IOS, newest
 from openmps.training.network import Network, NetworkShape, optimizer_factory
 from swift_samples import CPU, POLICIES, descriptors, graph_of, graphs, images, others, with_gradients
 
@@ -163,7 +163,7 @@ def test_nodes_without_samples(name: str) -> None:
 def test_every_node_class_is_exported() -> None:
     kinds = [row.node for row in rows()] + _subclasses(MPSCNNNeuronNode)
     missing = [kind.__name__ for kind in kinds if kind not in FORMS]
-    assert missing == [], "add its release to graph/nodes/releases.py, and its module to formats/swift/forms.py"
+    assert missing == [], "add its row, with its release, to graph/nodes/catalog.py"
     assert [kind.__name__ for kind in kinds if kind.__name__ not in SINCE] == []
     assert {kind.__name__ for kind in FORMS} == set(SINCE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openmps.graph.compile import compiler
-from openmps.ops.rewrite import fuse as rules
+from openmps.ops.rewrite.rule import Place
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -20,6 +20,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def rules_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fuse as for a GPU. The CPU does without these rules: here it runs the slow forms of what they make."""
-    monkeypatch.setattr(
-        compiler, "fuse", lambda *given, in_passes, packs, **said: rules.fuse(*given, in_passes=True, **said)
-    )
+    monkeypatch.setattr(compiler, "place_of", lambda device: Place.TRITON)

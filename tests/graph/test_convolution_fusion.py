@@ -13,7 +13,9 @@ import torch
 import openmps as mps
 from encoding import Bench, finish, numbers
 from openmps.core.padding.explicit import ExplicitPadding
+from openmps.kernels import neuron as kernel_of_neurons
 from openmps.ops.convolution.fused_convolution import PrepareConvolution
+from openmps.ops.op import Op
 from replay_twin import outcomes, replaying_queue
 
 pytestmark = pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning", "ignore:.*channels a group")
@@ -67,7 +69,7 @@ NEURONS: dict[str, Any] = {
     "leaky to 2": lambda x: mps.MPSCNNNeuronReLUNNode(x, 0.1, 2.0),
     "tanh": lambda x: mps.MPSCNNNeuronTanHNode(x, 1.0, 1.0),
 }
-NEURONS_TAKEN_IN = ("relu", "leaky", "relu6", "leaky to 2")
+NEURONS_TAKEN_IN = ("relu", "leaky", "relu6", "leaky to 2", "tanh")
 
 CASES = {
     "plain": Case(),
@@ -516,6 +518,31 @@ def test_what_is_not_a_number_stays_so_and_stops_a_run(
         with pytest.raises(mps.MTLExecutionError, match="must be finite"):
             command_buffer.wait_until_completed()
         fused.stop_on_non_finite = False
+
+
+def _bent(x: torch.Tensor, *, bend: float) -> torch.Tensor:
+    return x + bend * x.sin()
+
+
+class Bent(Op, of=_bent):
+    """A neuron that the package has never seen, pointwise as operations are unless they say otherwise."""
+
+    bend: float
+
+
+@pytest.mark.parametrize("name", ["plain", "added", "one by one", "biases and no normalization"])
+@pytest.mark.parametrize("channel_format", FORMATS)
+def test_a_neuron_that_is_new_is_taken_in(
+    channel_format: Format, name: str, device: torch.device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_of_neurons, "activated", lambda at, who, x, *_: Bent(0.7)(x))
+    bench, network = Bench.on(device), Network(replace(CASES[name], neuron="tanh"), rng)
+    fused, apart = (network.graph(bench, channel_format, fuses=fuses) for fuses in (True, False))
+    sources = network.sources(bench, channel_format)
+    operations = fused.program_for(_descriptors(sources)).function.operations()
+    assert "Bent" not in operations and "FusedConvolution" in operations
+    assert "Bent" in apart.program_for(_descriptors(sources)).function.operations()
+    _assert_equal(_run(fused, bench, sources), _run(apart, bench, sources), channel_format, network)
 
 
 def test_what_is_fused_is_told(rng: np.random.Generator) -> None:

@@ -13,7 +13,8 @@ import pytest
 import openmps as mps
 from networks import NETWORKS, Weights, training_graph
 from openmps.graph.lint import RULES
-from openmps.graph.nodes.releases import FIRST, IOS, SINCE
+from openmps.graph.nodes.catalog import SINCE
+from openmps.graph.nodes.releases import FIRST, IOS
 from openmps.runtime.devices import mtl_device
 
 CPU = mtl_device("cpu")

@@ -357,7 +357,7 @@ NEURONS = {name: kind for name, kind in vars(neuron_nodes).items() if name.start
 
 @pytest.mark.parametrize("kind", sorted(set(DEFAULT_PARAMETERS) - {MPSCNNNeuronType.NONE, MPSCNNNeuronType.PRELU}))
 def test_neuron_nodes_have_the_descriptors_defaults(kind: MPSCNNNeuronType) -> None:
-    names = [name for name, each in NEURONS.items() if each is neuron_nodes._CLASSES[kind]]
+    names = [name for name, each in NEURONS.items() if each is neuron_nodes.CLASSES[kind]]
     assert len(names) == 1
     node = NEURONS[names[0]](MPSNNImageNode())
     assert node.descriptor.neuron_type is kind
@@ -366,12 +366,12 @@ def test_neuron_nodes_have_the_descriptors_defaults(kind: MPSCNNNeuronType) -> N
     assert gradient.descriptor == node.descriptor
 
 
-@pytest.mark.parametrize("kind", neuron_nodes._CLASSES)
+@pytest.mark.parametrize("kind", neuron_nodes.CLASSES)
 def test_a_descriptor_picks_the_neuron_class(kind: MPSCNNNeuronType) -> None:
     data = [0.1, 0.2] if kind is MPSCNNNeuronType.PRELU else None
     descriptor = MPSNNNeuronDescriptor(kind, 0.25, 0.5, 2.0, data=data)
     node = MPSCNNNeuronNode(MPSNNImageNode(), descriptor)
-    assert type(node) is neuron_nodes._CLASSES[kind]
+    assert type(node) is neuron_nodes.CLASSES[kind]
     assert node.descriptor == descriptor and node.descriptor is not descriptor
 
 

@@ -16,7 +16,7 @@ from openmps.graph.compile import compiler
 from openmps.graph.compile.program import Program
 from openmps.graph.compile.sharing import Sharing
 from openmps.ops.normalization.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
-from openmps.ops.rewrite import fuse as rules
+from openmps.ops.rewrite.rule import Place
 from openmps.ops.update.collectives import Processes
 from openmps.training import TrainableBatchNormalizationDataSource, architectures
 from openmps.training.architectures import NETWORKS, NetworkRow
@@ -202,14 +202,10 @@ def test_few_pixels_stay(device: torch.device, monkeypatch: pytest.MonkeyPatch) 
     graph = Block().graph(Bench.on(device), FLOAT16, fusion=True)
     graph.allow_second_moments = True
     monkeypatch.undo()
-    monkeypatch.setattr(compiler, "fuse", _fuse_as_on_a_gpu)
+    monkeypatch.setattr(compiler, "place_of", lambda device: Place.TRITON)
     pixels = SHAPE[2] * SHAPE[3]
     for images, found in ((256 // pixels, 0), (256 // pixels + 1, 1)):
         assert count(programs(graph, (images, *SHAPE[1:]), FLOAT16), MomentsEnd) == found
-
-
-def _fuse_as_on_a_gpu(*given: Any, **said: Any) -> Any:
-    return rules.fuse(*given, **{**said, "in_passes": True, "packs": False})
 
 
 @pytest.mark.parametrize("together", [True, False])

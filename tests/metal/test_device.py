@@ -12,8 +12,13 @@ import torch
 
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 from openmps.metal import device as module
-from openmps.metal.device import MPSSupportsMTLDevice, MTLDevice
-from openmps.runtime.devices import MTLCopyAllDevices, MTLCreateSystemDefaultDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import (
+    MPSSupportsMTLDevice,
+    MTLCopyAllDevices,
+    MTLCreateSystemDefaultDevice,
+    mtl_device,
+)
 
 
 def test_there_is_one_object_for_each_device(mtl: MTLDevice) -> None:

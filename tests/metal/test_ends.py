@@ -137,9 +137,9 @@ import atexit, os, sys
 
 @atexit.register
 def tell():  # called last of all, since it was registered first
-    from openmps.metal.queue_executor import _ended
-    left = [thread for thread in _ended if os.path.exists(f"/proc/self/task/{thread}")]
-    print(f"{len(_ended)} workers ended, {len(left)} threads left")
+    from openmps.metal.process_end import ended_threads
+    left = [thread for thread in ended_threads if os.path.exists(f"/proc/self/task/{thread}")]
+    print(f"{len(ended_threads)} workers ended, {len(left)} threads left")
 
 from openmps.core.image.image import MPSImage
 from openmps.kernels.neuron import MPSCNNNeuronReLU

@@ -25,6 +25,7 @@ class _Player:
 
     def __init__(self) -> None:
         self.max_capture_count = 16
+        self.allow_fusion = True
         self.played: list[str] = []
 
     def play(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> int:
@@ -82,6 +83,13 @@ def test_each_queue_has_a_player_of_its_device() -> None:
     assert [len(player.played) for player in factory.made] == [6, 3]
     second.max_capture_count = 3
     assert [player.max_capture_count for player in factory.made] == [16, 3]
+    assert first.allow_fusion and second.allow_fusion
+    second.allow_fusion = False
+    assert (
+        [player.allow_fusion for player in factory.made] == [True, False] == [first.allow_fusion, second.allow_fusion]
+    )
+    with pytest.raises(MPSTypeError, match="MTLCommandQueue: allow_fusion must be"):
+        second.allow_fusion = "no"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_devices_do_not_share_what_makes_players() -> None:

@@ -15,9 +15,9 @@ import typer
 
 from openmps import __version__
 from openmps.checks import size_text
-from openmps.cli.options import Device, channels_of, console, note, open_run, parse_size, percent, sentence
-from openmps.cli.resuming import check_options, given_options
+from openmps.cli.options import Device, channels_of, console, is_given, note, open_run, parse_size, percent, sentence
 from openmps.cli.together import is_first, joined, run_of_all, run_to_go_on_with, work_of_each
+from openmps.errors import MPSArgumentError
 
 if TYPE_CHECKING:
     from openmps.distributed import Group
@@ -115,6 +115,33 @@ CheckpointEvery = Annotated[
 KeepCheckpoints = Annotated[int, typer.Option(min=1, help="How many checkpoints stay, the newest.")]
 
 
+Decay = Annotated[
+    float, typer.Option(min=0, max=1, help="Last part of the training over which the step size falls to 0.")
+]
+ImageSize = Annotated[
+    str | None,
+    typer.Option(metavar="WIDTHxHEIGHT", help="Resize the images of class folders.", show_default=False),
+]
+ChannelsOption = Annotated[
+    int | None,
+    typer.Option(help="Make the images of class folders grey (1) or red green blue (3).", show_default=False),
+]
+SyncStatistics = Annotated[
+    bool,
+    typer.Option("--sync-statistics", help="Normalize batches over all processes that share them (torchrun)."),
+]
+ShardOptimizer = Annotated[
+    bool,
+    typer.Option(
+        "--shard-optimizer",
+        help="Keep a share of the optimizer's state in each process (torchrun): the same numbers.",
+    ),
+]
+Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's tensorboard folder.")
+]
+
+
 def train(
     context: typer.Context,
     data: Data = None,
@@ -124,38 +151,19 @@ def train(
     epochs: Epochs = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images of one step.")] = 40,
     learning_rate: Annotated[float, typer.Option(help="Step size of the optimizer.")] = 1e-3,
-    decay: Annotated[
-        float, typer.Option(min=0, max=1, help="Last part of the training over which the step size falls to 0.")
-    ] = 0.3,
+    decay: Decay = 0.3,
     optimizer: Annotated[Optimizer, typer.Option(help="How weights follow from gradients.")] = Optimizer.ADAM,
     format: Annotated[Format, typer.Option(help="How intermediate images are stored.")] = Format.FLOAT32,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Of initial weights, order, dropout and held-out images.")] = 0,
-    image_size: Annotated[
-        str | None,
-        typer.Option(metavar="WIDTHxHEIGHT", help="Resize the images of class folders.", show_default=False),
-    ] = None,
-    channels: Annotated[
-        int | None,
-        typer.Option(help="Make the images of class folders grey (1) or red green blue (3).", show_default=False),
-    ] = None,
+    image_size: ImageSize = None,
+    channels: ChannelsOption = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out broken images.")] = False,
     checkpoint_every: CheckpointEvery = None,
     keep_checkpoints: KeepCheckpoints = 2,
-    sync_statistics: Annotated[
-        bool,
-        typer.Option("--sync-statistics", help="Normalize batches over all processes that share them (torchrun)."),
-    ] = False,
-    shard_optimizer: Annotated[
-        bool,
-        typer.Option(
-            "--shard-optimizer",
-            help="Keep a share of the optimizer's state in each process (torchrun): the same numbers.",
-        ),
-    ] = False,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's tensorboard folder.")
-    ] = False,
+    sync_statistics: SyncStatistics = False,
+    shard_optimizer: ShardOptimizer = False,
+    tensorboard: Tensorboard = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the test accuracy only.")] = False,
 ) -> None:
     """Train a network on images.
@@ -170,15 +178,16 @@ def train(
     with joined(device) as group:
         going_on = run_to_go_on_with(group, run, resume)
         if going_on is not None:
-            given = {} if resume is None else given_options(context)
-            _resume(going_on, given, group, shards=shard_optimizer, quiet=quiet)
-            return
+            given = given_options(context) if resume else {}
+            return _resume(going_on, given, group, shards=shard_optimizer, quiet=quiet)
         from openmps.training.options import TrainingOptions
         from openmps.training.processes import together
         from openmps.types import MPSImageFeatureChannelFormat
 
-        options = partial(
-            TrainingOptions,
+        size, form = parse_size(image_size, "--image-size"), channels_of(channels)
+        split = together(group, partial(_load, data, size, form, network, seed, skip_broken))
+        chosen = TrainingOptions(
+            epochs=epochs or _default_epochs(split, batch_size),
             batch_size=batch_size,
             learning_rate=learning_rate,
             decay=decay,
@@ -190,15 +199,8 @@ def train(
             network=network,
             synchronizes_statistics=sync_statistics,
         )
-        form = channels_of(channels)
-        load = partial(_load, data, parse_size(image_size, "--image-size"), form, network, seed, skip_broken)
-        split = together(group, load)
-        chosen = options(epochs=epochs or _default_epochs(split, batch_size))
-        if is_first(group):
-            _say_what_is_new(split, network)
         source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
-        more = {"tensorboard": tensorboard, "shards": shard_optimizer, "quiet": quiet}
-        _begin(split, chosen, device, group, run, source, **more)
+        _begin(split, chosen, device, group, run, source, tensorboard=tensorboard, shards=shard_optimizer, quiet=quiet)
 
 
 def _load(
@@ -242,6 +244,8 @@ def _begin(
     from openmps.training.run_description import describe_run
     from openmps.training.run_folder import RunFolder
 
+    if is_first(group):
+        _say_what_is_new(split, chosen.network)
     if tensorboard:
         together(group, require_tensorboard)
     machine = mtl_device(device) if group is None else group.device
@@ -365,3 +369,44 @@ def _print_end(result: TrainingResult, folder: RunFolder, *, quiet: bool) -> Non
     if not quiet:
         print(f"{result.iterations:,} iterations in {format_seconds(result.seconds)}; see {folder.path}")
     print(f"test accuracy {percent(result.evaluation.accuracy)}")
+
+
+_WHO = "openmps train --resume"
+_FREE = (
+    *("resume", "epochs", "checkpoint_every", "keep_checkpoints"),
+    *("device", "data", "shard_optimizer", "tensorboard", "quiet"),
+)
+"""Options that may be given with ``--resume``; a lower number of epochs and other data are refused later."""
+
+
+def given_options(context: typer.Context) -> dict[str, Any]:
+    """What stands on the command line, by the name of the parameter."""
+    names = [name for name in context.params if is_given(context, name)]
+    return {name: context.params[name] for name in names}
+
+
+def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
+    """Raise where an option contradicts the run's; one that says the same is accepted."""
+    from openmps.training.inference import described_network
+    from openmps.training.run_description import run_options
+
+    shape, _ = described_network(run)
+    source = run.config.get("data")
+    skip_broken = isinstance(source, Mapping) and source.get("skip_broken") is True
+    size = f"{shape.width}x{shape.height}"
+    options = run_options(run)
+    own = {"skip_broken": skip_broken, "channels": shape.channels, "network": shape.network}
+    has: dict[str, Any] = {**options.describe(), **own, "sync_statistics": options.synchronizes_statistics}
+    for name, value in given.items():
+        if name == "run":
+            raise MPSArgumentError(_WHO, "--run", "must be left out: the run goes on in its own folder", value)
+        if name == "image_size":
+            if parse_size(value, "--image-size") != (shape.width, shape.height):
+                raise _contradiction(name, size, value)
+        elif name not in _FREE and has.get(name) != getattr(value, "value", value):
+            raise _contradiction(name, has.get(name), getattr(value, "value", value))
+
+
+def _contradiction(name: str, own: Any, got: Any) -> MPSArgumentError:
+    option = f"--{name.replace('_', '-')}"
+    return MPSArgumentError(_WHO, option, f"must be {own}, as the run was started with", got, "Leave it out")

@@ -56,6 +56,16 @@ class _Asked:
         return bool(self.images) or self.samples is not None
 
 
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.html", help="The page.  [default: NAME.html here]", show_default=False),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(metavar="CLASS,…", help="The class of each image by its name, for gradients.", show_default=False),
+]
+
+
 def view(
     context: typer.Context,
     network: Annotated[Path, typer.Argument(metavar=_NETWORKS, help="What to show.", show_default=False)],
@@ -63,16 +73,10 @@ def view(
         list[Path] | None,
         typer.Argument(metavar="IMAGE", help="Image files, to see values of.", show_default=False),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.html", help="The page.  [default: NAME.html here]", show_default=False),
-    ] = None,
+    out: Out = None,
     samples: Samples = None,
     count: Count = 4,
-    labels: Annotated[
-        str | None,
-        typer.Option(metavar="CLASS,…", help="The class of each image by its name, for gradients.", show_default=False),
-    ] = None,
+    labels: Labels = None,
     image: Sizes = None,
     repeats: Annotated[int, typer.Option(min=0, help="Runs that are timed, 0 for no times.")] = 3,
     mistakes: Annotated[int, typer.Option(min=0, help="Misclassified test images that are shown at most.")] = 48,

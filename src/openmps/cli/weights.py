@@ -90,101 +90,116 @@ def _non_finite(array: NDArray[Any]) -> list[str]:
     return [f"{count:,} of {array.size:,} are {kind}" for kind, count in counts.items() if count]
 
 
+Destination = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DEST",
+        help="An .npz, .safetensors, .pt or .pth file, a folder for raw files, or a run folder or an archive that "
+        "takes the weights (with --force).",
+        show_default=False,
+    ),
+]
+FromLayout = Annotated[
+    Layout | None,
+    typer.Option(
+        "--from",
+        help="Whose names and orders SOURCE has, where it does not say: runs, archives, raw files, Keras' "
+        "files and those with openmps' own names do.",
+    ),
+]
+ToLayout = Annotated[Layout | None, typer.Option("--to", help="Whose names and orders DEST gets.  [default: openmps]")]
+Network = Annotated[
+    Path | None,
+    typer.Option(metavar="RUN|ARCHIVE", help="The network whose weights they are.", show_default=False),
+]
+Map = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="LAYER=NAME",
+        help="What names do not tell: a layer, or an array such as fc1.weights, and its name in the other file. "
+        "conv1.biases= stands for biases of 0. May be repeated.",
+        show_default=False,
+    ),
+]
+Prefix = Annotated[
+    str, typer.Option(metavar="TEXT", help="What stands before all names in SOURCE.", show_default=False)
+]
+Leave = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN", help="Tensors that no layer is to take, head.*. May be repeated.", show_default=False
+    ),
+]
+Flatten = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[LAYER=]ORDER",
+        help="In what order the other framework flattens an image before a fully connected layer, the last letter "
+        "fastest.  [default: CHW for pytorch, HWC for keras and mlx]",
+        show_default=False,
+    ),
+]
+Fold = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LAYER=NAME",
+        help="Fold the batch normalization NAME of SOURCE into a convolution. May be repeated.",
+        show_default=False,
+    ),
+]
+Half = Annotated[
+    bool,
+    typer.Option(
+        "--half",
+        help="Write float16. Numbers that it does not hold are an error, and most of a trained network are such.",
+    ),
+]
+AllowRounding = Annotated[
+    bool,
+    typer.Option(
+        "--allow-rounding", help="Round numbers, as --half mostly needs; those too large for float16 stay an error."
+    ),
+]
+OneFile = Annotated[
+    bool, typer.Option("--one-file", help="Raw files: one a layer, weights then biases, in the place of two.")
+]
+Mean = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NUMBERS",
+        help="DEST is a run: what is taken off pixels, 0 to 255, before its network: 104,117,123.",
+        show_default=False,
+    ),
+]
+Scale = Annotated[
+    str | None,
+    typer.Option(metavar="NUMBERS", help="And what they are multiplied by then: 1/255.", show_default=False),
+]
+Channels = Annotated[
+    str | None, typer.Option(metavar="ORDER", help="The order of channels: grey, RGB or BGR.", show_default=False)
+]
+
+
 @weights_app.command()
 def convert(
     source: Source,
-    destination: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DEST",
-            help="An .npz, .safetensors, .pt or .pth file, a folder for raw files, or a run folder or an archive that "
-            "takes the weights (with --force).",
-            show_default=False,
-        ),
-    ],
-    from_layout: Annotated[
-        Layout | None,
-        typer.Option(
-            "--from",
-            help="Whose names and orders SOURCE has, where it does not say: runs, archives, raw files, Keras' "
-            "files and those with openmps' own names do.",
-        ),
-    ] = None,
-    to_layout: Annotated[
-        Layout | None, typer.Option("--to", help="Whose names and orders DEST gets.  [default: openmps]")
-    ] = None,
-    network: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN|ARCHIVE", help="The network whose weights they are.", show_default=False),
-    ] = None,
-    map: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="LAYER=NAME",
-            help="What names do not tell: a layer, or an array such as fc1.weights, and its name in the other file. "
-            "conv1.biases= stands for biases of 0. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    prefix: Annotated[
-        str, typer.Option(metavar="TEXT", help="What stands before all names in SOURCE.", show_default=False)
-    ] = "",
-    leave: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="Tensors that no layer is to take, head.*. May be repeated.", show_default=False
-        ),
-    ] = None,
-    flatten: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[LAYER=]ORDER",
-            help="In what order the other framework flattens an image before a fully connected layer, the last letter "
-            "fastest.  [default: CHW for pytorch, HWC for keras and mlx]",
-            show_default=False,
-        ),
-    ] = None,
-    fold: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="LAYER=NAME",
-            help="Fold the batch normalization NAME of SOURCE into a convolution. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    destination: Destination,
+    from_layout: FromLayout = None,
+    to_layout: ToLayout = None,
+    network: Network = None,
+    map: Map = None,
+    prefix: Prefix = "",
+    leave: Leave = None,
+    flatten: Flatten = None,
+    fold: Fold = None,
     epsilon: Annotated[float | None, typer.Option(help="Of the folded normalizations.", show_default=False)] = None,
-    half: Annotated[
-        bool,
-        typer.Option(
-            "--half",
-            help="Write float16. Numbers that it does not hold are an error, and most of a trained network are such.",
-        ),
-    ] = False,
-    allow_rounding: Annotated[
-        bool,
-        typer.Option(
-            "--allow-rounding", help="Round numbers, as --half mostly needs; those too large for float16 stay an error."
-        ),
-    ] = False,
-    one_file: Annotated[
-        bool, typer.Option("--one-file", help="Raw files: one a layer, weights then biases, in the place of two.")
-    ] = False,
-    mean: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBERS",
-            help="DEST is a run: what is taken off pixels, 0 to 255, before its network: 104,117,123.",
-            show_default=False,
-        ),
-    ] = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(metavar="NUMBERS", help="And what they are multiplied by then: 1/255.", show_default=False),
-    ] = None,
-    channels: Annotated[
-        str | None, typer.Option(metavar="ORDER", help="The order of channels: grey, RGB or BGR.", show_default=False)
-    ] = None,
+    half: Half = False,
+    allow_rounding: AllowRounding = False,
+    one_file: OneFile = False,
+    mean: Mean = None,
+    scale: Scale = None,
+    channels: Channels = None,
     registry: Modules = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when all fits.")] = False,

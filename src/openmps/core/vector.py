@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.checks import KnownAttributes, Labelled, Shown, is_whole, lengths_text, listed, of_kind
+from openmps.core.elements import Elements, ElementsShape
 from openmps.core.lifetime import (
     TemporaryCounts,
     check_device,
@@ -21,6 +22,7 @@ from openmps.core.lifetime import (
     check_reads,
     record_synchronize,
 )
+from openmps.core.operand import Operand
 from openmps.core.vector_descriptor import TORCH_TYPES, MPSMatrixDescriptor, MPSVectorDescriptor, bytes_needed
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.metal.array_protocols import Taken, as_array, exported, location, taken_array, taken_tensor
@@ -58,7 +60,7 @@ _Take = Callable[..., Taken]
 Descriptor = TypeVar("Descriptor", MPSVectorDescriptor, MPSMatrixDescriptor)
 
 
-class _Elements(KnownAttributes, Labelled, Generic[Descriptor]):
+class _Elements(KnownAttributes, Labelled, Operand, Generic[Descriptor]):
     """Numbers in a buffer: in one that is given, or in a new one of zeros, allocated on first use."""
 
     _descriptor_class: type[Descriptor]
@@ -92,9 +94,9 @@ class _Elements(KnownAttributes, Labelled, Generic[Descriptor]):
         self._data_type = MPSDataType(descriptor.data_type)
         self._shape = descriptor.shape()
         unit = descriptor.strides()[-1]
+        self._elements = ElementsShape(self._shape, self._data_type)
         self._strides = tuple(stride // unit for stride in descriptor.strides())
         needed = bytes_needed(descriptor)
-        self._count = needed // unit
         if buffer is None:
             if device is None:
                 raise MPSTypeError(name, "buffer", "or device must be given, with a descriptor", None)
@@ -169,13 +171,16 @@ class _Elements(KnownAttributes, Labelled, Generic[Descriptor]):
 
     def regions(self) -> tuple[Region]:
         """The bytes of the elements and what is between them, as what writes and what reads them is compared by."""
-        return (self.data.region(self._offset, self._count * TORCH_TYPES[self._data_type].itemsize),)
+        return self.whole().regions()
 
     def memory(self) -> torch.Tensor:
         """The same as `tensor`, whatever is still to be written; for work that runs in its queue's order."""
-        flat = self.data.memory(TORCH_TYPES[self._data_type], self._offset, self._count)
-        view = flat.as_strided(self._shape, self._strides)
+        view = self.whole().value()
         return view[0] if self._shape[0] == 1 else view
+
+    def whole(self) -> Elements:
+        """All elements, as an encode sees them; a single vector or matrix has a leading axis, too."""
+        return Elements(self.data, self._offset, self._elements, self._strides)
 
     def numpy(self) -> NDArray[Any]:
         """A copy of the elements; a single vector or matrix has no leading axis. Waits as `tensor` does.

@@ -161,4 +161,6 @@ _KINDS: dict[Kind, Counter] = {
     Kind.COLLECTIVE: _of_operands,
     Kind.WINDOW: _of_windows,
     Kind.CONTRACTION: _of_weights,
+    Kind.CONTRACTION_GRADIENT: _of_weights,
+    Kind.PREPARATION: _of_operands,
 }

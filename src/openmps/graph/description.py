@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openmps.checks import html_table
 from openmps.core.padding.policy import padding_label
 from openmps.graph.compile.interface import Interface, source_label
 from openmps.graph.nodes.node import (
@@ -15,6 +14,7 @@ from openmps.graph.nodes.node import (
     MPSNNStateNode,
     handle_label,
 )
+from openmps.tables import html_table
 from openmps.types import MPSImageFeatureChannelFormat
 
 _Node = MPSNNImageNode | MPSNNStateNode

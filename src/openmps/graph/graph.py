@@ -6,13 +6,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
-from openmps.checks import MaybeNone, Shown, accepts, flag
+from openmps.checks import Checked, MaybeNone, Shown, accepts, flag
 from openmps.convention import NotingConventions, current
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.configuration import changes
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.numbers import integer
@@ -33,7 +32,6 @@ from openmps.graph.nodes.node import (
 )
 from openmps.graph.nodes.trainable import training_of
 from openmps.graph.planning import PlannedGraph
-from openmps.graph.run.again import Again
 from openmps.graph.run.encoding import (
     Images,
     StagesStates,
@@ -58,9 +56,8 @@ from openmps.graph.run.encoding import (
 from openmps.graph.run.non_finite import encoding_of
 from openmps.graph.run.stale_weights import StaleWeights
 from openmps.graph.run.trace import Trace, Tracer, without_steps
-from openmps.graph.run.working_set import working_set
+from openmps.graph.run.update import UpdatePass
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
-from openmps.metal.pending import unwritten
 from openmps.ops import triton
 from openmps.selectors import Factory, takes
 
@@ -156,7 +153,6 @@ class MPSNNGraph(PlannedGraph):
         check_gradients(filters)
         triton.try_ahead(self._device.torch_device)
         self._plan_for(network, Interface(network, filters, results), make_kernels(filters, read, self._device))
-        self._allocator: MPSImageAllocator = MPSImage.default_allocator()
 
     def _use(self, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
         super()._use(kernels)
@@ -173,14 +169,11 @@ class MPSNNGraph(PlannedGraph):
 
     # --- properties ---------------------------------------------------------------------------------------------------
 
-    @property
-    def destination_image_allocator(self) -> MPSImageAllocator:
-        """Makes the result image, whatever its node says. Default: ordinary images, which the CPU can read."""
-        return self._allocator
-
-    @destination_image_allocator.setter
-    def destination_image_allocator(self, value: MPSImageAllocator) -> None:
-        self._allocator = checked_allocator(self.name, "destination_image_allocator", value)
+    destination_image_allocator = Checked[MPSImageAllocator](
+        MPSImage.default_allocator(),
+        checked_allocator,
+        "Makes the result image, whatever its node says. Default: ordinary images, which the CPU can read.",
+    )
 
     @property
     def source_image_handles(self) -> list[MPSHandle]:
@@ -246,7 +239,7 @@ class MPSNNGraph(PlannedGraph):
     @property
     def debug_description(self) -> str:
         """The graph in words: every filter in order, with its kernel, images, states, format and padding."""
-        return description(self.name, self._interface, self._kernels, self._format)
+        return description(self.name, self._interface, self._kernels, self.format)
 
     interface = Shown[Interface](
         "_interface", "The image and state nodes that the graph shares with its user; for those who look inside."
@@ -397,16 +390,6 @@ class MPSNNGraph(PlannedGraph):
         """Check everything, make what comes out, record the work and ask for updates."""
         interface, who = self._interface, self._name or self.name
         check_command_buffer(who, command_buffer, self._device)
-        settings = (changes.number, self._format, self.allow_fusion, self.allow_second_moments)
-        again = self._again
-        is_asked_for_nothing = receivers[0] is None and receivers[1] is None
-        if (
-            again is not None
-            and is_asked_for_nothing
-            and not unwritten
-            and again.is_like(settings, self._device, sources, states)
-        ):
-            return {}, self._record(command_buffer, again.program, sources, states, {}, are_counted=False)
         for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
             if receiver is not None:
                 check_receiver(who, argument, receiver)
@@ -419,13 +402,12 @@ class MPSNNGraph(PlannedGraph):
         program = self._program(shapes, {}, given)
         allocators = {
             **(interface.observed if receivers[0] is None else interface.allocators),
-            **({interface.result: self._allocator} if interface.result_is_needed else {}),
+            **({interface.result: self.destination_image_allocator} if interface.result_is_needed else {}),
         }
         single = isinstance(sources[0], MPSImage)
         outputs = make_outputs(self, command_buffer, program, allocators, single=single)
         formats = other_formats(program, outputs) if outputs else {}
         program = self._program(shapes, formats, given) if formats else program
-        self._again = None if outputs else Again.of(program, settings, self._device, sources, states)
         return outputs, self._record(command_buffer, program, sources, states, outputs)
 
     def _record(
@@ -435,35 +417,32 @@ class MPSNNGraph(PlannedGraph):
         sources: Sequence[Images],
         states: Sequence[MPSStateBatch],
         outputs: dict[MPSNNImageNode, Images],
-        *,
-        are_counted: bool = True,
     ) -> list[MPSStateBatch]:
-        """Record the work and ask for updates; the states that come out."""
+        """Record the work with its updates; the states that come out."""
         interface, who = self._interface, self._name or self.name
         given = dict(zip(interface.input_states, states, strict=True))
-        exported = interface.result_states
         self._stale_weights.warn()
-        is_alone = exported or self.stop_on_non_finite or command_buffer.recording.executor.player is None
-        lent = None if is_alone else working_set(program, command_buffer, self._updates, given)
-        if lent is None:
-            working = StagesStates(program)
-            working.give(program, given)
+        step = None
+        if not interface.result_states:
+            step = self._updates.step(program, self._own_queue, self._sharing, given)
+        working = StagesStates(program)
+        working.give(program, given)
+        made: list[MPSStateBatch] = []
+        update: UpdatePass | None = None
+        if step is not None:
+            self._updates.encode_step(step, command_buffer, who, sources, working, outputs, self.stop_on_non_finite)
+        else:
             temporary = self.output_state_is_temporary
-            made = make_states(command_buffer, program, working, exported, temporary=temporary) if exported else []
+            made = make_states(command_buffer, program, working, interface.result_states, temporary=temporary)
             update = self._updates.begin(program, working)
             bound = bindings(program, sources, working)
             ends = sinks(program, program.handed_out, outputs, working)
-            encoding = encoding_of(program, bound, tuple(ends), checked=self.stop_on_non_finite)
-        else:
-            made, update, encoding = [], lent.update, lent.dispatch(program, sources, outputs)
-        command_buffer.record(who, encoding)
+            command_buffer.record(who, encoding_of(program, bound, tuple(ends), checked=self.stop_on_non_finite))
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)
-        if are_counted:
-            count_reads(interface, sources, states)
-        update.encode(command_buffer, self._sharing)
-        if lent is not None:
-            lent.end()
+        count_reads(interface, sources, states)
+        if update is not None:
+            update.encode(command_buffer, self._sharing)
         return made
 
     def __repr__(self) -> str:

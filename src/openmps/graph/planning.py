@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from openmps.checks import NamedAttributes, Shown, of_kind
+from openmps.checks import Checked, NamedAttributes, Shown, of_kind
 from openmps.convention import NotingConventions
 from openmps.core.image.batch import MOST_IMAGES
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
-from openmps.core.kernel.configuration import changes
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
@@ -23,9 +22,9 @@ from openmps.graph.compile.passes import Network
 from openmps.graph.compile.program import Program
 from openmps.graph.compile.sharing import Sharing
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNStateNode, checked_format
-from openmps.graph.run.again import Again
 from openmps.graph.run.encoding import Formats
 from openmps.graph.run.update import Updates
+from openmps.metal.version import Version
 from openmps.types import MPSImageFeatureChannelFormat
 
 _PROPERTIES = attrgetter("_configuration", "_padding", "_bound_to")
@@ -69,7 +68,6 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         self._use(kernels)
         self._check_shapes: Callable[[Sequence[Shape]], None] = lambda shapes: None
         self._check_program: Callable[[Program], None] = lambda program: None
-        self._format = MPSImageFeatureChannelFormat.FLOAT16
 
     def _use(self, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
         """Plan for these kernels from now on."""
@@ -78,11 +76,12 @@ class PlannedGraph(MPSKernel, NamedAttributes):
             self._sharing.settle(kernels.values())
         self._updates = Updates(self._network.filters, kernels)
         self._programs: dict[Any, Program] = {}
+        self._property_version = Version()
+        for kernel in kernels.values():
+            kernel.share_property_version(self._property_version)
         self._changes = -1
-        """How far the changes of kernels had come when these were looked at; see `core.kernel.configuration`."""
+        """The version of the kernels' properties when these were looked at."""
         self._properties: list[Any] = []
-        self._again: Again | None = None
-        """What the next encode may be like; none after one that must be checked each time."""
         self._last: tuple[Any, Program] | None = None
         """The program of the last encode and what it was found by; none while programs ask their user first."""
         self._settled: list[Any] = []
@@ -91,15 +90,11 @@ class PlannedGraph(MPSKernel, NamedAttributes):
             (state, kernel) for node, kernel in kernels.items() for state in node.source_states if state in taken
         ]
 
-    @property
-    def format(self) -> MPSImageFeatureChannelFormat:
-        """How images are stored whose node does not say; may be changed at any time. Default: FLOAT16."""
-        return self._format
-
-    @format.setter
-    def format(self, value: MPSImageFeatureChannelFormat) -> None:
-        self._format = checked_format(self.name, value)
-
+    format = Checked[MPSImageFeatureChannelFormat](
+        MPSImageFeatureChannelFormat.FLOAT16,
+        checked_format,
+        "How images are stored whose node does not say; may be changed at any time. Default: FLOAT16.",
+    )
     sharing = Shown[Sharing | None](
         "_sharing", "How other processes share the batches, if they do; see `openmps.distributed`. Our addition."
     )
@@ -113,7 +108,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         self._sharing = sharing
         sharing.settle(self._kernels.values())
         self._programs.clear()
-        self._last = self._again = None
+        self._last = None
 
     def program_for(
         self, image_descriptors: Sequence[MPSImageDescriptor], count: int = 1, *, allow_fusion: bool = True
@@ -158,8 +153,8 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         fusing = allow_fusion and self.allow_fusion
         by_moments = fusing and self.allow_second_moments
         given = tuple([kernel.given(states[node]) for node, kernel in self._state_readers if node in states])
-        key = (shapes, given, self._format, fusing, by_moments, tuple(formats.items()))
-        if self._changes != changes.number:
+        key = (shapes, given, self.format, fusing, by_moments, tuple(formats.items()))
+        if self._changes != self._property_version.number:
             self._look_at_kernels()
         last = self._last
         if last is not None and last[0] == key:
@@ -200,7 +195,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
             kernels,
             interface.inputs,
             shapes,
-            self._format,
+            self.format,
             self._device,
             {**interface.formats, **formats},
             states,
@@ -215,12 +210,12 @@ class PlannedGraph(MPSKernel, NamedAttributes):
 
         To plan a program sets some: ``planned`` says that nothing else has.
         """
-        self._changes, before = changes.number, self._properties
+        self._changes, before = self._property_version.number, self._properties
         self._properties = [*map(_PROPERTIES, self._kernels.values())]
         if self._properties == before:
             return
         settled = [(configuration.settled(), *others) for configuration, *others in self._properties]
         if not planned and settled != self._settled:
             self._programs.clear()
-            self._last = self._again = None
+            self._last = None
         self._settled = settled

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import of_kind, store
+from openmps.checks import Checked, of_kind, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Fixed, KernelProperty
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
@@ -103,23 +105,19 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState]
         """,
     )
 
-    _step = 0
-
     def is_result_state_reused_across_batch(self) -> bool:
         """True: one state holds the masks of all images."""
         return True
 
-    @property
-    def step(self) -> int:
+    _step: int
+    step = Checked[int](
+        0,
+        partial(integer, most=2**63 - 1, rule="must be an integer of 0 to 2**63 - 1"),
         """The number of the next encode, counted from 0, which its mask follows from.
 
         Copies and archives keep it, so that training goes on with the masks that it would have had. Our addition.
-        """
-        return self._step
-
-    @step.setter
-    def step(self, value: int) -> None:
-        self._step = integer(self.name, "step", value, most=2**63 - 1, rule="must be an integer of 0 to 2**63 - 1")
+        """,
+    )
 
     def _number(self, name: str, states: MPSStateBatch | None) -> int:
         """The number of this encode."""

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import ClassVar
 
-from torch import Tensor
-
-from openmps.core.image.batch import as_batch
+from openmps.core.elements import Part
+from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.image import MPSImage
-from openmps.core.image.pixels import Pixels
-from openmps.core.image.storage import Stack, Target
 from openmps.core.kernel.arguments import member, single
-from openmps.core.kernel.base import MPSKernel
-from openmps.core.kernel.checks import Images, check_command_buffer, check_sources
 from openmps.core.kernel.configuration import Fixed, KernelProperty, at_least
+from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel
 from openmps.core.vector import MPSMatrix
-from openmps.core.vector_descriptor import MPSMatrixDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.metal.pending import Region
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.layout.image_copy import ImagesToRows, RowsToImages
-from openmps.runtime.binding import MemoryBinding
-from openmps.runtime.dispatch import record_op
 from openmps.selectors import takes
 from openmps.types import MPSDataLayout, MPSDataType, MPSImageFeatureChannelFormat, MTLOrigin
 
@@ -36,6 +27,8 @@ _ELEMENTS: dict[MPSImageFeatureChannelFormat, MPSDataType] = {
 }
 """The type of a matrix that holds the elements of an image as they are stored."""
 
+_IMAGES = (MPSImage, MPSImageBatch)
+
 
 def _origin(who: str, argument: str, value: MTLOrigin) -> MTLOrigin:
     if not isinstance(value, MTLOrigin):
@@ -45,10 +38,11 @@ def _origin(who: str, argument: str, value: MTLOrigin) -> MTLOrigin:
     return value
 
 
-class _ImageCopy(MPSKernel):
+class _ImageCopy(OperandKernel):
     """What the two directions share: where in the matrix the images lie, and in which order."""
 
     _matrix_argument: ClassVar[str]
+    _image_argument: ClassVar[str]
 
     data_layout = Fixed[MPSDataLayout]("The order of an image's elements in its row of the matrix.")
 
@@ -57,72 +51,27 @@ class _ImageCopy(MPSKernel):
         super().__init__(device)
         self._change(data_layout=member(self.name, "data_layout", MPSDataLayout, data_layout))
 
-    def _checked(
-        self, command_buffer: CommandBuffer, argument: str, images: Images, matrix: MPSMatrix
-    ) -> tuple[Stack, _Rows]:
-        """Images and their rows, if they can be copied; ``argument`` is what the images are passed as."""
-        check_command_buffer(self.name, command_buffer, self.device)
-        check_sources(self.name, (argument,), (images,), command_buffer)
-        if not isinstance(matrix, MPSMatrix):
-            raise MPSTypeError(self.name, self._matrix_argument, "must be an MPSMatrix", type(matrix).__name__)
-        matrix.check_usable(self.name, self._matrix_argument, command_buffer)
-        stack = images.whole()
-        needed = _ELEMENTS[stack.channel_format]
-        if matrix.data_type is not needed:
-            rule = f"must hold {needed.name}, as {stack.channel_format.name} images do"
-            raise MPSArgumentError(self.name, self._matrix_argument, rule, matrix.data_type.name)
+    def _rows(self, at: OperandContext) -> Part:
+        """The part of the matrix that the images take, one row each."""
+        matrix, images = at.shape(self._matrix_argument), at.shape(self._image_argument)
+        needed = _ELEMENTS[images.channel_format]
+        if matrix.stored_as is not needed:
+            rule = f"must hold {needed.name}, as {images.channel_format.name} images do"
+            raise MPSArgumentError(self.name, self._matrix_argument, rule, matrix.stored_as.name)
+        matrices, rows, columns = matrix.sizes
         name = f"{self._matrix_argument}_batch_index"
         index: int = getattr(self, name)
-        if index >= matrix.matrices:
-            raise MPSArgumentError(self.name, name, f"must be below {matrix.matrices}, the matrices there are", index)
-        extent = stack.extent
+        if index >= matrices:
+            raise MPSArgumentError(self.name, name, f"must be below {matrices}, the matrices there are", index)
+        extent = images.extent
         origin: MTLOrigin = getattr(self, f"{self._matrix_argument}_origin")
-        row, column = origin.x, origin.y
-        length = extent.width * extent.height * extent.channels
-        if row + extent.images > matrix.rows or column + length > matrix.columns:
-            rule = f"must have {row + extent.images} rows of {column + length} elements: {extent}"
-            rule += f" from row {row}, column {column} on"
-            got = f"{matrix.rows} rows of {matrix.columns}"
-            remedy = "One row an image, all of it in the row"
+        last_row, last_column = origin.x + extent.images, origin.y + extent.width * extent.height * extent.channels
+        if last_row > rows or last_column > columns:
+            rule = f"must have {last_row} rows of {last_column} elements: {extent}"
+            rule += f" from row {origin.x}, column {origin.y} on"
+            got, remedy = f"{rows} rows of {columns}", "One row an image, all of it in the row"
             raise MPSArgumentError(self.name, self._matrix_argument, rule, got, remedy)
-        return stack, _Rows(matrix, index, slice(row, row + extent.images), slice(column, column + length))
-
-
-@dataclass(slots=True, eq=False)
-class _Rows(MemoryBinding):
-    """The part of a matrix that some images take, one row each."""
-
-    matrix: MPSMatrix
-    number: int
-    rows: slice
-    columns: slice
-
-    def rebind(self, memories: Sequence[MTLBuffer]) -> _Rows:
-        """The same rows of a matrix like this one in another buffer."""
-        of = self.matrix
-        sizes = of.rows, of.columns, of.row_bytes, of.data_type, of.matrices, of.matrix_bytes
-        matrix = MPSMatrix(memories[0], MPSMatrixDescriptor(*sizes), of.offset)
-        return _Rows(matrix, self.number, self.rows, self.columns)
-
-    def memories(self) -> tuple[MTLBuffer]:
-        """The memory that it reads or writes."""
-        return (self.matrix.data,)
-
-    def view_key(self) -> Hashable:
-        """Which part of it, and how it lies there."""
-        whole = self.matrix
-        shape = whole.offset, whole.matrices, whole.rows, whole.columns, whole.row_bytes, whole.matrix_bytes
-        ends = self.rows.start, self.rows.stop, self.columns.start, self.columns.stop
-        return shape, whole.data_type, self.number, ends
-
-    def value(self) -> Tensor:
-        """Its elements, sharing the matrix's memory."""
-        whole = self.matrix.memory()
-        return (whole[self.number] if self.matrix.matrices > 1 else whole)[self.rows, self.columns]
-
-    def regions(self) -> tuple[Region]:
-        """The bytes of the whole matrix."""
-        return self.matrix.regions()
+        return index, slice(origin.x, last_row), slice(origin.y, last_column)
 
 
 class MPSImageCopyToMatrix(_ImageCopy):
@@ -137,7 +86,8 @@ class MPSImageCopyToMatrix(_ImageCopy):
         MPSArgumentError: ``data_layout`` is none; in an encode, the matrix has another type or too few rows or columns.
     """
 
-    _matrix_argument = "destination_matrix"
+    _image_argument, _matrix_argument = "source_image", "destination_matrix"
+    _arguments = (Argument(_image_argument, _IMAGES), Argument(_matrix_argument, MPSMatrix, is_result=True))
 
     destination_matrix_origin = KernelProperty(
         MTLOrigin(0, 0, 0),
@@ -156,10 +106,9 @@ class MPSImageCopyToMatrix(_ImageCopy):
         """Record the copy of a batch, each image to its own row, as one operation (macOS 10.14)."""
         self._encode(command_buffer, as_batch(self.name, "source_images", source_images), destination_matrix)
 
-    def _encode(self, command_buffer: CommandBuffer, images: Images, matrix: MPSMatrix) -> None:
-        stack, rows = self._checked(command_buffer, "source_image", images, matrix)
-        record_op(command_buffer, self.name, ImagesToRows(self.data_layout is _CHANNELS_FIRST), (rows, stack))
-        images.count_read()
+    def _lower(self, at: OperandContext) -> None:
+        rows = at.elements(self._matrix_argument, *self._rows(at))
+        ImagesToRows(self.data_layout is _CHANNELS_FIRST)(rows, at.elements(self._image_argument))
 
 
 class MPSMatrixCopyToImage(_ImageCopy):
@@ -171,7 +120,8 @@ class MPSMatrixCopyToImage(_ImageCopy):
         MPSArgumentError: ``data_layout`` is none; in an encode, the matrix has another type or too few rows or columns.
     """
 
-    _matrix_argument = "source_matrix"
+    _matrix_argument, _image_argument = "source_matrix", "destination_image"
+    _arguments = (Argument(_matrix_argument, MPSMatrix), Argument(_image_argument, _IMAGES, is_result=True))
 
     source_matrix_origin = KernelProperty(
         MTLOrigin(0, 0, 0),
@@ -190,10 +140,8 @@ class MPSMatrixCopyToImage(_ImageCopy):
         """Record the copy to a batch, each image from its own row, as one operation."""
         self._encode(command_buffer, source_matrix, as_batch(self.name, "destination_images", destination_images))
 
-    def _encode(self, command_buffer: CommandBuffer, matrix: MPSMatrix, images: Images) -> None:
-        stack, rows = self._checked(command_buffer, "destination_image", images, matrix)
-        extent = stack.extent
-        target = Target(0, 0, extent.width, extent.height, 0, extent.channels)
-        op = RowsToImages(extent.shape[1:], self.data_layout is _CHANNELS_FIRST)
-        record_op(command_buffer, self.name, op, (rows,), (Pixels(stack, target),))
-        matrix.count_read()
+    def _lower(self, at: OperandContext) -> None:
+        rows, extent = at.elements(self._matrix_argument, *self._rows(at)), at.shape(self._image_argument).extent
+        at.store_elements(
+            self._image_argument, RowsToImages(extent.shape[1:], self.data_layout is _CHANNELS_FIRST)(rows)
+        )

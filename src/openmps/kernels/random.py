@@ -8,23 +8,20 @@ uniform numbers to the bit, normal ones to rounding.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from openmps.checks import NamedAttributes, Shown, number, store
-from openmps.core.kernel.base import MPSKernel
-from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, at_least
+from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, Setting, at_least
+from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel, OperandPlan
 from openmps.core.lifetime import record_synchronize
 from openmps.core.numbers import integer
 from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.metal.pending import Region
-from openmps.ops.op import Op
+from openmps.ops.op import Value
 from openmps.ops.random.mtgp32 import STEP_WORDS, constants, initial_state, mtgp32
 from openmps.ops.random.random import WORD_MASK
 from openmps.ops.random.random_distributions import (
@@ -36,8 +33,7 @@ from openmps.ops.random.random_distributions import (
     Uniform,
     probability,
 )
-from openmps.runtime.binding import Binding, Number
-from openmps.runtime.dispatch import record_op
+from openmps.runtime.binding import Binding
 from openmps.selectors import name_arguments
 from openmps.types import MPSDataType, MPSMatrixRandomDistribution
 
@@ -180,7 +176,7 @@ def _float32(who: str, argument: str, value: object) -> float:
     return float(np.float32(number(who, argument, value)))
 
 
-class MPSMatrixRandom(MPSKernel):
+class MPSMatrixRandom(OperandKernel):
     """The base of kernels that fill vectors and matrices with random numbers (MPSMatrixRandom.h, macOS 10.15).
 
     An encode takes the next numbers of the kernel's sequence, so that encoding in parts gives the numbers of the whole.
@@ -199,6 +195,7 @@ class MPSMatrixRandom(MPSKernel):
         ULONG_MAX, at_least(1), "How many vectors or matrices are filled, at most those there are. Default: all."
     )
 
+    _data_type, _seed, _numbers = Setting[MPSDataType](), Setting[int](), Setting[Distribution]()
     destination_data_type = Shown[MPSDataType]("_data_type", "Type of the numbers made: UINT32 (default) or FLOAT32.")
     seed = Shown[int]("_seed", "The seed that the kernel was made with. Our addition.")
     distribution_type = Shown[MPSMatrixRandomDistribution](
@@ -227,10 +224,11 @@ class MPSMatrixRandom(MPSKernel):
         self._descriptor = distribution_descriptor.copy()
         self._descriptor.validate(self.name)
         self._data_type = MPSDataType(destination_data_type)
-        is_default = self.distribution_type is MPSMatrixRandomDistribution.DEFAULT
-        if self._data_type is MPSDataType.UINT32 and not is_default:
+        is_words = self._data_type is MPSDataType.UINT32
+        if is_words and self.distribution_type is not MPSMatrixRandomDistribution.DEFAULT:
             rule = f"must be FLOAT32 for the {self.distribution_type.name} distribution"
             raise MPSArgumentError(self.name, "destination_data_type", rule, "UINT32")
+        self._numbers = Integers() if is_words else _distribution(self._descriptor)
 
     @property
     def distribution_descriptor(self) -> MPSMatrixRandomDistributionDescriptor:
@@ -248,52 +246,36 @@ class MPSMatrixRandom(MPSKernel):
         Raises:
             MPSArgumentError: The destination has another type, or no vector or matrix from `batch_start` on.
         """
-        check_command_buffer(self.name, command_buffer, self.device)
         if (destination_vector is None) == (destination_matrix is None):
             rule = "or destination_matrix must be given, not both"
             raise MPSTypeError(self.name, "destination_vector", rule, None if destination_vector is None else "both")
         given: object = destination_matrix if destination_vector is None else destination_vector
-        kind = MPSMatrix if destination_vector is None else MPSVector
-        argument = "destination_matrix" if destination_vector is None else "destination_vector"
-        if not isinstance(given, kind):
-            rule, remedy = f"must be an {kind.__name__}", "Pass it by the name of the argument"
-            raise MPSTypeError(self.name, argument, rule, type(given).__name__, remedy)
-        given.check_usable(self.name, argument, command_buffer)
-        if given.data_type is not self._data_type:
+        chosen = _MATRIX if destination_vector is None else _VECTOR
+        chunk = _CHUNKS[self.device.torch_device.type]
+        self._encode(command_buffer, given, arguments=(chosen,), asked=(chosen.name, chunk))
+
+    def _lower(self, at: OperandContext) -> None:
+        argument, chunk = at.asked
+        members, *lengths = at.sizes(argument)
+        stored = at.shape(argument).stored_as
+        if stored is not self._data_type:
             rule = f"must hold {self._data_type.name}, as destination_data_type says"
-            raise MPSArgumentError(self.name, argument, rule, given.data_type.name)
-        members = given.vectors if isinstance(given, MPSVector) else given.matrices
-        each = given.length if isinstance(given, MPSVector) else given.rows * given.columns
+            raise MPSArgumentError(self.name, argument, rule, stored.name)
         start, stop = self.batch_start, min(members, self.batch_start + self.batch_size)
         if start >= members:
             what = f"{members}, as many as {argument} holds"
             raise MPSArgumentError(self.name, "batch_start", f"must be below {what}", start)
-        is_words = self._data_type is MPSDataType.UINT32
-        numbers = Integers() if is_words else _distribution(self._descriptor)
-        op, words = self._fill((stop - start) * each, numbers, _CHUNKS[self.device.torch_device.type])
-        record_op(command_buffer, self.name, op, (_Members(given, slice(start, stop)), words))
+        at.note = (stop - start) * math.prod(lengths)
+        self._fill(at, at.elements(argument, slice(start, stop)), chunk)
 
-    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Binding]:
-        """What fills a destination with ``count`` numbers, and where it finds the words for them when it runs."""
+    def _fill(self, at: OperandContext, destination: Value, chunk: int) -> None:
+        """Fill the destination with ``at.note`` numbers, so many at once."""
         raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
 
 
-@dataclass(slots=True, eq=False)
-class _Members(Binding):
-    """Some of the vectors or matrices of a destination."""
-
-    whole: MPSVector | MPSMatrix
-    members: slice
-
-    def value(self) -> Tensor:
-        """Their elements, sharing the memory."""
-        whole = self.whole
-        several = (whole.vectors if isinstance(whole, MPSVector) else whole.matrices) > 1
-        return whole.memory()[self.members] if several else whole.memory()
-
-    def regions(self) -> tuple[Region]:
-        """The bytes of all vectors or matrices."""
-        return self.whole.regions()
+_BY_NAME = "Pass it by the name of the argument"
+_VECTOR = Argument("destination_vector", MPSVector, is_result=True, remedy=_BY_NAME)
+_MATRIX = Argument("destination_matrix", MPSMatrix, is_result=True, remedy=_BY_NAME)
 
 
 class MPSMatrixRandomPhilox(MPSMatrixRandom):
@@ -309,10 +291,13 @@ class MPSMatrixRandomPhilox(MPSMatrixRandom):
 
     _position = 0
 
-    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Binding]:
+    def _fill(self, at: OperandContext, destination: Value, chunk: int) -> None:
+        FillByPhilox(self._numbers, chunk, self._seed)(destination, at.number("begin"))
+
+    def _number(self, name: str, given: OperandPlan) -> int:
         begin = self._position
-        store(self, "_position", begin + count)  # counted whole; see core/numbers.py
-        return FillByPhilox(numbers, chunk, self._seed), Number(begin)
+        store(self, "_position", begin + given.note)  # counted whole; see core/numbers.py
+        return begin
 
 
 class _Sequence(Binding):
@@ -400,5 +385,8 @@ class MPSMatrixRandomMTGP32(MPSMatrixRandom):
         super()._unshare()
         self._sequence = self._sequence.copy(self.device.torch_device)
 
-    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Binding]:
-        return FillBySequence(numbers, chunk), self._sequence
+    def _fill(self, at: OperandContext, destination: Value, chunk: int) -> None:
+        FillBySequence(self._numbers, chunk)(destination, at.buffer("words"))
+
+    def _memory(self, name: str, given: OperandPlan) -> Binding:
+        return self._sequence

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from openmps.checks import Labelled, NamedAttributes, Single
-from openmps.errors import MPSDeviceError, MPSTypeError, MTLCommandBufferError
+from openmps.checks import Labelled, NamedAttributes, Single, counted, described, is_whole
+from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.execution import Work
-from openmps.metal.pending import Region, Writer
+from openmps.metal.pending import Region, Writer, require_written, unwritten
 from openmps.metal.processor import Processor
 from openmps.metal.resource import Bytes, Resource, byte_range
-from openmps.types import NSRange
+from openmps.types import MTLStorageMode, NSRange
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +68,9 @@ class BlitEncoder(NamedAttributes, Labelled, Single):
         self._close: Callable[[list[tuple[str, Work]]], None] | None = close
         self._works: list[tuple[str, Work]] = []
 
+    def __repr__(self) -> str:
+        return described(self, "ended" if self._close is None else f"{counted(len(self._works), 'command')}")
+
     @property
     def works(self) -> tuple[tuple[str, Work], ...]:
         """What it has recorded so far and not handed over."""
@@ -102,3 +105,28 @@ class BlitEncoder(NamedAttributes, Labelled, Single):
             raise MPSTypeError(self.name, argument, "must be an MTLBuffer", type(buffer).__name__)
         self._check_device(argument, buffer)
         return byte_range(self.name, f"range of {argument}", span, buffer.length)
+
+    def _check_readable(self, resource: Resource) -> None:
+        if not isinstance(resource, Resource):
+            raise MPSTypeError(self.name, "resource", "must be an MTLResource", type(resource).__name__)
+        self._check_device("resource", resource)
+        if resource.storage_mode is MTLStorageMode.PRIVATE:
+            remedy = "Copy it to a shared buffer with copy_from_buffer"
+            raise MPSArgumentError(self.name, "resource", "must be readable by the CPU", "PRIVATE storage", remedy)
+
+    def _copy(self, source: Bytes, source_offset: int, destination: Bytes, destination_offset: int, size: int) -> None:
+        start, stop = self._bounds("source", source, NSRange(source_offset, size))
+        to_start, to_stop = self._bounds("destination", destination, NSRange(destination_offset, size))
+        if source is destination and start < to_stop and to_start < stop:
+            got = f"{start}..{stop} and {to_start}..{to_stop}"
+            remedy = "Copy by way of a third buffer"
+            raise MPSArgumentError(self.name, "source and destination", "must not overlap in one buffer", got, remedy)
+        if unwritten:
+            require_written(self.name, "copy_from_buffer", (source.region(start, size),))
+        self._works.append(("copy_from_buffer", CopyBytes(source, start, destination, to_start, size)))
+
+    def _fill(self, buffer: Bytes, span: NSRange | range, value: int) -> None:
+        start, stop = self._bounds("buffer", buffer, span)
+        if not is_whole(value, 0) or value > 255:
+            raise MPSArgumentError(self.name, "value", "must be a byte, 0 to 255", repr(value))
+        self._works.append(("fill_buffer", FillBytes(buffer, start, stop - start, value)))

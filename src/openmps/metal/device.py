@@ -13,15 +13,14 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from openmps.checks import NamedAttributes, Shown, Single, counted, described, is_whole, store, whole
+from openmps.checks import NamedAttributes, Shown, Single, described, flag, having, of_kind, store, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import Taken
-from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
+from openmps.metal.blit import BlitEncoder
 from openmps.metal.execution import MAX_CAPTURE_COUNT, PlayerFactory, Work
 from openmps.metal.heap import Arena, MTLHeapDescriptor
 from openmps.metal.host_copy import flushing
 from openmps.metal.host_memory import keep_freed_memory
-from openmps.metal.pending import require_written, unwritten
 from openmps.metal.processor import Processor, torch_device_of
 from openmps.metal.queue_executor import QueueExecutor
 from openmps.metal.recording import Record, Recorder
@@ -45,10 +44,9 @@ class MTLDevice(Processor):
         if not isinstance(torch_device, torch.device):
             got = type(torch_device).__name__
             raise MPSTypeError("MTLDevice", "torch_device", "must be a torch.device", got, _TO_MAKE_ONE)
-        if make_player is not None and not callable(make_player):
-            got = type(make_player).__name__
+        if make_player is not None:
             remedy = "Leave it out for queues that run each work by itself"
-            raise MPSTypeError("MTLDevice", "make_player", "must be a function of a torch.device", got, remedy)
+            having("__call__", "must be a function of a torch.device", remedy)("MTLDevice", "make_player", make_player)
         super().__init__(torch_device)
         self._make_player = make_player
         self._watched: set[weakref.ref[MTLBuffer]] = set()
@@ -80,12 +78,11 @@ class MTLDevice(Processor):
             MPSArgumentError: The length is not positive, larger than the data or than `max_buffer_length`.
             MPSTypeError: NumPy cannot view the data.
         """
-        storage_mode = modes_of("MTLBuffer", options)[0]
         if data is None:
             return MTLBuffer(self, length, options)  # pyright: ignore[reportArgumentType]
-        if storage_mode is MTLStorageMode.PRIVATE:
+        if modes_of("MTLBuffer", options)[0] is MTLStorageMode.PRIVATE:
             remedy = "Make a shared buffer and copy it with a blit encoder's copy_from_buffer"
-            raise MPSArgumentError("MTLBuffer", "data", "cannot go into private memory", storage_mode.name, remedy)
+            raise MPSArgumentError("MTLBuffer", "data", "cannot go into private memory", "PRIVATE", remedy)
         if length is not None:
             self.check_length("MTLBuffer", "length", length)
         storage = bytes_of("MTLBuffer", data, length).to(self._torch_device)
@@ -123,11 +120,6 @@ def device_of(which: str | torch.device, make_player: PlayerFactory | None) -> M
     key = torch_device_of(which), make_player
     found = _devices.get(key)
     return _devices.setdefault(key, MTLDevice(*key)) if found is None else found
-
-
-def MPSSupportsMTLDevice(device: MTLDevice | None) -> bool:
-    """Whether kernels run on ``device``: on every `MTLDevice`, not on None (MetalPerformanceShaders.h, macOS 10.13)."""
-    return isinstance(device, MTLDevice)
 
 
 class MTLResource(Resource):
@@ -186,8 +178,7 @@ class MTLBuffer(Bytes, MTLResource):
 
     @classmethod
     def _check_is_device(cls, device: object) -> None:
-        if not isinstance(device, MTLDevice):
-            raise MPSTypeError(cls.__name__, "device", "must be an MTLDevice", type(device).__name__, _TO_MAKE_ONE)
+        of_kind(cls.__name__, "device", device, MTLDevice, _TO_MAKE_ONE)
 
     @classmethod
     def holding(cls, device: MTLDevice, taken: Taken) -> Self:
@@ -219,9 +210,7 @@ class MTLHeap(Arena):
     """
 
     def __init__(self, device: MTLDevice, descriptor: MTLHeapDescriptor) -> None:
-        if not isinstance(device, MTLDevice):
-            raise MPSTypeError("MTLHeap", "device", "must be an MTLDevice", type(device).__name__, _TO_MAKE_ONE)
-        super().__init__(device, descriptor)
+        super().__init__(of_kind("MTLHeap", "device", device, MTLDevice, _TO_MAKE_ONE), descriptor)
         self._device = device
 
     device = Shown[MTLDevice]("_device", "The device whose memory this is.")
@@ -249,21 +238,13 @@ class MTLBlitCommandEncoder(BlitEncoder):
     def __init__(self, command_buffer: CommandBuffer, close: Callable[[list[tuple[str, Work]]], None]) -> None:
         super().__init__(command_buffer.device, close)
 
-    def __repr__(self) -> str:
-        return described(self, "ended" if self._close is None else f"{counted(len(self._works), 'command')}")
-
     def synchronize_resource(self, resource: MTLResource) -> None:
         """Make what the device wrote to ``resource`` visible to the CPU once the command buffer has completed.
 
         Memory is coherent at the ends of command buffers here, so this only checks that the CPU may read it at all.
         """
         self._check_open("synchronize_resource")
-        if not isinstance(resource, Resource):
-            raise MPSTypeError(self.name, "resource", "must be an MTLResource", type(resource).__name__)
-        self._check_device("resource", resource)
-        if resource.storage_mode is MTLStorageMode.PRIVATE:
-            remedy = "Copy it to a shared buffer with copy_from_buffer"
-            raise MPSArgumentError(self.name, "resource", "must be readable by the CPU", "PRIVATE storage", remedy)
+        self._check_readable(resource)
 
     def copy_from_buffer(
         self, source: MTLBuffer, source_offset: int, destination: MTLBuffer, destination_offset: int, size: int
@@ -275,23 +256,12 @@ class MTLBlitCommandEncoder(BlitEncoder):
             MTLCommandBufferError: A command buffer that was dropped was to write what is copied.
         """
         self._check_open("copy_from_buffer")
-        start, stop = self._bounds("source", source, NSRange(source_offset, size))
-        to_start, to_stop = self._bounds("destination", destination, NSRange(destination_offset, size))
-        if source is destination and start < to_stop and to_start < stop:
-            got = f"{start}..{stop} and {to_start}..{to_stop}"
-            remedy = "Copy by way of a third buffer"
-            raise MPSArgumentError(self.name, "source and destination", "must not overlap in one buffer", got, remedy)
-        if unwritten:
-            require_written(self.name, "copy_from_buffer", (source.region(start, size),))
-        self._works.append(("copy_from_buffer", CopyBytes(source, start, destination, to_start, size)))
+        self._copy(source, source_offset, destination, destination_offset, size)
 
     def fill_buffer(self, buffer: MTLBuffer, range: NSRange | range, value: int) -> None:
         """Set every byte of ``range`` to ``value`` (0 to 255)."""
         self._check_open("fill_buffer")
-        start, stop = self._bounds("buffer", buffer, range)
-        if not is_whole(value, 0) or value > 255:
-            raise MPSArgumentError(self.name, "value", "must be a byte, 0 to 255", repr(value))
-        self._works.append(("fill_buffer", FillBytes(buffer, start, stop - start, value)))
+        self._fill(buffer, range, value)
 
     def __enter__(self) -> MTLBlitCommandEncoder:
         return self
@@ -321,16 +291,16 @@ class MTLCommandQueue(NamedAttributes, Single):
     _made_by: ClassVar[Mapping[str, str]] = {"device": "new_command_queue() of the other device"}
 
     def __init__(self, device: MTLDevice, max_command_buffer_count: int = 64) -> None:
-        if not isinstance(device, MTLDevice):
-            raise MPSTypeError("MTLCommandQueue", "device", "must be an MTLDevice", type(device).__name__, _TO_MAKE_ONE)
-        rule = "must be at least 1"
-        count = whole("MTLCommandQueue", "max_command_buffer_count", max_command_buffer_count, rule=rule)
+        of_kind("MTLCommandQueue", "device", device, MTLDevice, _TO_MAKE_ONE)
+        count = max_command_buffer_count
+        whole("MTLCommandQueue", "max_command_buffer_count", count, rule="must be at least 1")
         if device.torch_device.type == "cpu":
             keep_freed_memory()
         self._device = device
         player = None if device.make_player is None else device.make_player(device.torch_device)
         self._executor = QueueExecutor(device.torch_device, count, player)
         self._max_capture_count = MAX_CAPTURE_COUNT
+        self._allow_fusion = True
         # The thread knows the executor only, and ends with the queue. At exit the executor runs what is left.
         weakref.finalize(self, self._executor.close).atexit = False
 
@@ -357,6 +327,22 @@ class MTLCommandQueue(NamedAttributes, Single):
         self._max_capture_count = whole("MTLCommandQueue", "max_capture_count", value, 0)
         if self._executor.player is not None:
             self._executor.player.max_capture_count = value
+
+    @property
+    def allow_fusion(self) -> bool:
+        """Whether replays fuse kernels that were encoded one by one, as `MPSNNGraph.allow_fusion` does filters.
+
+        True at first. Images between two kernels that are temporary and have had their last read are then never made;
+        numbers are the same but for rounding. `CommandBuffer.explain` tells what was fused. False keeps every kernel
+        apart. Our addition.
+        """
+        return self._allow_fusion
+
+    @allow_fusion.setter
+    def allow_fusion(self, value: bool) -> None:
+        self._allow_fusion = flag("MTLCommandQueue", "allow_fusion", value)
+        if self._executor.player is not None:
+            self._executor.player.allow_fusion = value
 
     def command_buffer(self) -> MTLCommandBuffer:
         """A new command buffer. Blocks while as many as the queue holds are in flight."""
@@ -525,9 +511,7 @@ class MTLCommandBuffer(CommandBuffer):
         """Commit, and return a new buffer that goes on with this one's lifetime, label and debug groups."""
         self._check_commit("commit_and_continue")
         successor = self._recording.queue.command_buffer()
-        recording = successor.recording
-        recording.lifetime = self._recording.lifetime
-        recording.label = self._recording.label
-        recording.debug_groups = self._recording.debug_groups
+        recording, before = successor.recording, self._recording
+        recording.lifetime, recording.label, recording.debug_groups = before.lifetime, before.label, before.debug_groups
         self.hand_over()
         return successor

@@ -44,6 +44,8 @@ class Player(Protocol):
 
     max_capture_count: int
     """How many captures it keeps."""
+    allow_fusion: bool
+    """Whether kernels encoded one by one may run as parts of one another."""
 
     def play(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> int:
         """Run some works from the front together and take them off, or say how many of those there are to run alone.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -33,7 +34,7 @@ class ExplainedWork(NamedTuple):
     operations: tuple[str, ...]
     """The names of its steps, in the order in which they run; none where they are not known."""
     fused: tuple[str, ...]
-    """Filters of a graph that run as a part of a neighbour."""
+    """Filters of a graph, or the kernel itself, that run as a part of a neighbour."""
     outcome: WorkOutcome
     """What became of it."""
     reason: str
@@ -103,6 +104,8 @@ class Passage(NamedTuple):
     works: int
     outcome: WorkOutcome
     reason: str
+    fused: frozenset[int] = frozenset()
+    """Of works that were captured together, those whose results are never made, by their places among functions."""
 
 
 def contents_of(works: Iterable[tuple[str, Callable[[], None]]]) -> list[Content]:
@@ -112,11 +115,14 @@ def contents_of(works: Iterable[tuple[str, Callable[[], None]]]) -> list[Content
 
 def explained(device: str, contents: Sequence[Content], passages: Sequence[Passage]) -> CommandBufferExplanation:
     """The explanation of works of which ``passages`` tell the outcomes one after the other."""
-    outcomes = [(passage.outcome, passage.reason) for passage in passages for _ in range(passage.works)]
-    rows = [
-        ExplainedWork(label, function.operations() if function else (), function.fused if function else (), *outcome)
-        for (label, function), outcome in zip(contents, outcomes, strict=True)
-    ]
+    rows: list[ExplainedWork] = []
+    for passage in passages:
+        places = itertools.count()
+        for label, function in contents[len(rows) : len(rows) + passage.works]:
+            is_fused = function is not None and next(places) in passage.fused
+            operations, fused = (function.operations(), function.fused) if function else ((), ())
+            fused = (*fused, label) if is_fused else fused
+            rows.append(ExplainedWork(label, operations, fused, passage.outcome, passage.reason))
     if device != "cpu":
         return CommandBufferExplanation(device, tuple(rows))
     return CommandBufferExplanation(device, tuple(rows), str(cpu.cpu_features()), tuple(map(str, cpu.CpuChoice)))

@@ -8,6 +8,8 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
+from openmps.metal.version import Version
+
 
 class Memory(ABC):
     """Memory that may be allocated when it is first used, and that another one of its shape can stand for."""
@@ -28,6 +30,10 @@ class Memory(ABC):
     def host_layout(self) -> tuple[object, ...] | None:
         """How an array of the host's lies, which the memory holds as it came; so no tensor need be made to tell."""
         return None
+
+    def versions(self) -> tuple[Version, ...]:
+        """Of persistent memory: another one where other memory has taken the place of what was there."""
+        return ()
 
     @abstractmethod
     def shape_key(self) -> Hashable:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
-import os
 import sys
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,6 +18,8 @@ from typing import TypeVar
 
 import torch
 
+from openmps.checks import Shown
+from openmps.metal import process_end
 from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer
 from openmps.metal.in_flight import InFlight
 from openmps.metal.pending import be_in_queue
@@ -85,7 +84,12 @@ class QueueExecutor:
         """Why works run by themselves where there is none."""
         self._name = f"openmps queue {next(_numbers)} on {device}"
         self._reset()
-        _executors.add(self)
+        process_end.executors.add(self)
+
+    @staticmethod
+    def all() -> list[QueueExecutor]:
+        """Those of the process."""
+        return [each for each in list(process_end.executors) if isinstance(each, QueueExecutor)]
 
     def _reset(self) -> None:
         self._inbox: SimpleQueue[Execution | _Signal] = SimpleQueue()
@@ -164,18 +168,12 @@ class QueueExecutor:
 
         Finalizers that the interpreter runs after these may not: threads no longer run.
         """
-        is_ending = _ending.is_set() and threading.current_thread() is not threading.main_thread()
+        is_ending = process_end.ending.is_set() and threading.current_thread() is not threading.main_thread()
         return is_ending or sys.is_finalizing()
 
-    @property
-    def worker(self) -> threading.Thread | None:
-        """The thread that sees records to their end."""
-        return self._worker
+    worker = Shown["threading.Thread | None"]("_worker", "The thread that sees records to their end.")
 
-    @property
-    def is_at_work(self) -> bool:
-        """Whether a record that was handed on may yet call handlers."""
-        return self._in_flight.is_busy
+    is_at_work = Shown[bool]("_in_flight.is_busy", "Whether a record that was handed on may yet call handlers.")
 
     @property
     def _is_inside(self) -> bool:
@@ -218,7 +216,7 @@ class QueueExecutor:
             elif latch is execution.finished:
                 self._help(execution)
             return self._await(execution, latch)
-        with _waits:
+        with process_end.waits:
             if self._waits_on(waiter) and not latch.is_set():
                 return _NEEDS_CALLER
             waiter._waits_for = self, latch
@@ -357,7 +355,7 @@ class QueueExecutor:
         try:
             self._work_off()
         finally:
-            _ended.append(threading.get_native_id())
+            process_end.ended_threads.append(threading.get_native_id())
 
     def _work_off(self) -> None:
         # A start that was interrupted has the lock until it has said that this is not the worker.
@@ -455,28 +453,19 @@ class QueueExecutor:
             execution.stay_behind()
 
 
-_executors: weakref.WeakSet[QueueExecutor] = weakref.WeakSet()
 _serving = threading.local()
 """``executor``: whose worker the calling thread is."""
-_waits = threading.Lock()
-"""Held while a worker looks whether it may wait."""
 _LOOK = 1.0
 """Seconds between two looks of a waiting thread at what stands before what it waits for."""
 _NEEDS_CALLER = (
     "cannot be called by a handler or work that the buffer waits for",
     "Add a completed handler to it instead",
 )
-_ending = threading.Event()
-"""Set when the process ends."""
-_ended: deque[int] = deque(maxlen=1024)
-"""The system's numbers of the threads of workers that have come to their end."""
-_PATIENCE = 2.0
-"""Seconds that the end of the process may wait for them: the system may have given a number to another thread."""
 
 
 def forget_captures(device: torch.device) -> None:
     """Let go of the captures of all queues of a device: they may hold connections to other processes, which end."""
-    for executor in list(_executors):
+    for executor in QueueExecutor.all():
         if executor.device == device and executor.player is not None:
             executor.player.forget()
 
@@ -489,43 +478,7 @@ def _is_for_this_thread(execution: Execution) -> bool:
 
 def _others_are_at_work() -> bool:
     """Whether there is a thread, or a handler to come, that might commit something."""
-    executors = list(_executors)
+    executors = QueueExecutor.all()
     workers = [executor.worker for executor in executors]
     others = [each for each in threading.enumerate() if each not in workers and each is not threading.current_thread()]
     return bool(others) or any(executor.is_at_work for executor in executors)
-
-
-def _drain_all() -> None:
-    """Finish what was committed: all queues to the end, since handlers of one may wait for buffers of another."""
-    _ending.set()
-    executors = list(_executors)
-    for executor in executors:
-        executor.strand()
-    for executor in executors:
-        executor.drain()
-    _see_off_the_threads()
-
-
-def _see_off_the_threads() -> None:
-    """Wait until the system has ended the threads of all former workers.
-
-    To Python a thread has ended while the engine still takes down what it keeps for each thread. That needs the
-    interpreter, and aborts the process if it is gone.
-    """
-    patience = time.monotonic() + _PATIENCE
-    for thread in list(_ended):
-        while os.path.exists(f"/proc/self/task/{thread}") and time.monotonic() < patience:
-            time.sleep(0.001)
-
-
-def _forget_threads() -> None:
-    global _waits
-    _waits = threading.Lock()
-    for executor in list(_executors):
-        executor.forget_threads()
-
-
-# A daemon thread that is inside torch while the interpreter goes away crashes the process.
-atexit.register(_drain_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)

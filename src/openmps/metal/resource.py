@@ -18,22 +18,8 @@ from openmps.metal.host_copy import HostCopy
 from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, mark_written, settle
 from openmps.metal.processor import Processor
+from openmps.metal.version import Version
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
-
-
-class Epoch:
-    """Counts the times that something which stayed the same, so far, was given other memory."""
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    def end(self) -> None:
-        """Say that something has other memory now."""
-        self.number += 1
-
-
-epoch = Epoch()
-"""That of the process: as long as its number is the same, what had memory has the same memory."""
 
 
 class Resource(KnownAttributes, Labelled):
@@ -43,6 +29,8 @@ class Resource(KnownAttributes, Labelled):
     _storage_mode: MTLStorageMode
     _cpu_cache_mode: MTLCPUCacheMode
     _purgeable: MPSPurgeableState
+    _memory_version: Version
+    """Another one where other memory has taken the place of what was there."""
     _storage: torch.Tensor | None = None
     _host: HostCopy | None = None
     _origin: str | None = None
@@ -52,6 +40,7 @@ class Resource(KnownAttributes, Labelled):
         store(self, "_storage_mode", storage_mode)
         store(self, "_cpu_cache_mode", cpu_cache_mode)
         store(self, "_purgeable", MPSPurgeableState.NON_VOLATILE)
+        store(self, "_memory_version", Version())
 
     @property
     @abstractmethod
@@ -101,7 +90,7 @@ class Resource(KnownAttributes, Labelled):
             self._purgeable = state
         if state is MPSPurgeableState.EMPTY:
             self._storage = self._host = self._origin = None
-            epoch.end()
+            self._memory_version.advance()
         return before
 
     def _check_cpu_access(self, method: str) -> None:
@@ -131,6 +120,10 @@ class Bytes(Resource, Memory):
     )
 
     is_persistent = True
+
+    def versions(self) -> tuple[Version]:
+        """See `Memory`."""
+        return (self._memory_version,)
 
     @property
     def present(self) -> torch.Tensor | None:
@@ -233,7 +226,7 @@ class Bytes(Resource, Memory):
         """
         storage = self._bindable(tensor)
         if self._storage is not None:
-            epoch.end()
+            self._memory_version.advance()
         self._storage = storage
         self._origin = "shares the memory of a tensor"
         self._host = None

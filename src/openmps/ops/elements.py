@@ -148,7 +148,7 @@ class ReadAdjoint(_Region, of=read_adjoint):
     """The gradient of an image from that of the region read; see `openmps.ops.geometry.read_adjoint`."""
 
 
-class Unshared(Op):
+class Unshared(Op, kind=Kind.STORAGE):
     """The base of operations whose function may give an operand back: their results have memory of their own."""
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:

@@ -12,7 +12,7 @@ Taps may lie outside the source: what is read there is the edge mode's business.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ _FEW = 64
 """Taps or pixels outside the source that are not worth the trouble."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Axis:
     """The windows along one axis of an image. All numbers are whole pixels.
 
@@ -47,42 +47,42 @@ class Axis:
     dilation: int = 1
     offset: int = 0
 
-    @property
+    @cached_property
     def extent(self) -> int:
         """Pixels from the first to the last tap of one window, both counted."""
         return (self.size - 1) * self.dilation + 1
 
-    @property
+    @cached_property
     def first(self) -> int:
         """Source coordinate of the first tap of the first window."""
         return self.offset - self.extent // 2
 
-    @property
+    @cached_property
     def read(self) -> int:
         """Length of the region read: from the first tap of the first window to the last tap of the last one."""
         return (self.result - 1) * self.stride + self.extent
 
-    @property
+    @cached_property
     def before(self) -> int:
         """How far the region read begins before the source, 0 if it does not."""
         return max(0, -self.first)
 
-    @property
+    @cached_property
     def after(self) -> int:
         """How far the region read ends behind the source, 0 if it does not."""
         return max(0, self.first + self.read - self.source)
 
-    @property
+    @cached_property
     def leaves_source(self) -> bool:
         """Whether any pixel of the region read lies outside the source."""
         return self.first < 0 or self.first + self.read > self.source
 
-    @property
+    @cached_property
     def inside(self) -> range:
         """The source coordinates of the region read that lie inside the source; empty where it misses the source."""
         return range(max(self.first, 0), min(self.first + self.read, self.source))
 
-    @property
+    @cached_property
     def complete(self) -> range:
         """The result pixels whose windows lie inside the source as a whole."""
         begin = min(self.result, -(self.first // self.stride) if self.first < 0 else 0)
@@ -165,44 +165,61 @@ class Axis:
         return padding if 0 <= padding <= limit and fits == self.result else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """The windows of a kernel over an image: columns along ``x``, rows along ``y``."""
 
     x: Axis
     y: Axis
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def half_padding(self) -> tuple[int, int] | None:
+        """The padding (vertical, horizontal) of a library's pooling: at most half a window, so that none is empty.
+
+        None where there is none that makes its windows these.
+        """
+        vertical = self.y.symmetric_padding(self.y.extent // 2)
+        horizontal = self.x.symmetric_padding(self.x.extent // 2)
+        return None if vertical is None or horizontal is None else (vertical, horizontal)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.x, self.y))
+
+    @cached_property
     def size(self) -> tuple[int, int]:
         """Kernel taps, (height, width)."""
         return self.y.size, self.x.size
 
-    @property
+    @cached_property
     def stride(self) -> tuple[int, int]:
         """Source pixels between windows, (vertical, horizontal)."""
         return self.y.stride, self.x.stride
 
-    @property
+    @cached_property
     def dilation(self) -> tuple[int, int]:
         """Source pixels between taps, (vertical, horizontal)."""
         return self.y.dilation, self.x.dilation
 
-    @property
+    @cached_property
     def source(self) -> tuple[int, int]:
         """Size of the source, (height, width)."""
         return self.y.source, self.x.source
 
-    @property
+    @cached_property
     def region(self) -> tuple[int, int]:
         """Size of the source region read, (height, width)."""
         return self.y.read, self.x.read
 
-    @property
+    @cached_property
     def result(self) -> tuple[int, int]:
         """Size of the result, (height, width)."""
         return self.y.result, self.x.result
 
-    @property
+    @cached_property
     def leaves_source(self) -> bool:
         """Whether any pixel of the region read lies outside the source."""
         return self.y.leaves_source or self.x.leaves_source
@@ -232,7 +249,7 @@ class Window:
         rows, columns = (axis.reads(edge_mode, gradient) for axis in (self.y, self.x))
         return torch.matmul(torch.matmul(rows.T, gradient), columns)
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether the region read is the source itself."""
         return self.region == self.source and (self.x.first, self.y.first) == (0, 0)

@@ -12,6 +12,7 @@ no memory: the same function serves every encode of equal kernels over equal sha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, FrozenInstanceError, dataclass, field
 from enum import Enum, auto
@@ -26,13 +27,20 @@ class Kind(Enum):
     STORAGE = auto()
     """Formats and places: no arithmetic."""
     POINTWISE = auto()
-    """Each number of the result follows from the numbers at its place, and from those of its channel."""
+    """Each number of the result follows from the numbers at its place, and from those of its channel.
+
+    One of a single image may run behind any operation that makes the image, as a part of it.
+    """
     WINDOW = auto()
-    """Each pixel of the result follows from a window of pixels of its channel."""
+    """Each pixel of the result follows from a window of pixels of its channel, or belongs to such windows."""
     REDUCTION = auto()
-    """Sums, means or extremes over axes."""
+    """Sums, means or extremes over axes, and what needs them."""
     CONTRACTION = auto()
     """Sums of products: convolutions and matrix products."""
+    CONTRACTION_GRADIENT = auto()
+    """The gradients of a contraction: where there are such, parameters are trained."""
+    PREPARATION = auto()
+    """What follows from memory that stays alone, and need not be made again until that changes."""
     RANDOM = auto()
     """Made of a seed and a number that counts."""
     UPDATE = auto()
@@ -279,6 +287,7 @@ class Function:
     """
 
     __slots__ = (
+        "_overwritten",
         "actions",
         "equations",
         "fused",
@@ -311,18 +320,26 @@ class Function:
         self.actions = _actions(self.equations, set(output_values))
         self.may_share = _sharing(self.equations, self.input_values, output_values)
         """Of each output, whether it may share memory with an input or with another output."""
+        self._overwritten: list[int] | None = None
         self.fused: tuple[str, ...] = ()
         """What runs as a part of something else, by name; whoever made the equations so says it."""
         self.origin: Callable[[], object] | None = None
         """Gives what joined the function from several, while that exists; None for the function of one kernel."""
 
     def overwritten(self) -> list[int]:
-        """Which inputs' memory is written when the function runs, by their places."""
+        """Which inputs' memory is written when the function runs, by their places; by way of views, too."""
+        if self._overwritten is None:
+            self._overwritten = self._find_overwritten()
+        return self._overwritten
+
+    def _find_overwritten(self) -> list[int]:
         places = {value: place for place, value in enumerate(self.input_values)}
+        roots = roots_of(self)
         written = {
-            equation.reads[index]
+            root
             for equation in self.equations
             for index in equation.op.overwritten(len(equation.reads))
+            for root in roots.get(equation.reads[index], ())
         }
         return [places[value] for value in sorted(written) if value in places]
 
@@ -415,16 +432,24 @@ def _actions(equations: Sequence[Equation], outputs: set[int]) -> tuple[Action, 
     )
 
 
-def _sharing(equations: Sequence[Equation], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[bool, ...]:
-    """Of each output, whether its memory may be an input's or another output's: a view leads back to its roots."""
+def roots_of(function: Function) -> dict[int, frozenset[int]]:
+    """Of each value, the values whose memory it may be: views lead back to what they are views of."""
+    return _roots(function.equations, function.input_values)
+
+
+def _roots(equations: Sequence[Equation], inputs: tuple[int, ...]) -> dict[int, frozenset[int]]:
     roots: dict[int, frozenset[int]] = {index: frozenset({index}) for index in inputs}
     for equation in equations:
         seen = frozenset[int]().union(*(roots.get(index, frozenset()) for index in equation.reads))
         for index in equation.writes:
             roots[index] = seen if equation.op.gives_view else frozenset({index})
+    return roots
+
+
+def _sharing(equations: Sequence[Equation], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[bool, ...]:
+    """Of each output, whether its memory may be an input's or another output's."""
+    roots = _roots(equations, inputs)
     ends = [roots.get(index, frozenset({index})) for index in outputs]
-    given = frozenset(inputs)
-    return tuple(
-        bool(end & given) or any(end & other for place, other in enumerate(ends) if place != mine)
-        for mine, end in enumerate(ends)
-    )
+    held = Counter([root for end in ends for root in end])
+    held.update(dict.fromkeys(inputs, 1))
+    return tuple(any(held[root] > 1 for root in end) for end in ends)

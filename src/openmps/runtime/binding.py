@@ -24,7 +24,7 @@ from torch import Tensor
 from openmps.metal.device import MTLBuffer
 from openmps.metal.memory import Memory
 from openmps.metal.pending import Region
-from openmps.metal.resource import epoch
+from openmps.metal.version import Version
 from openmps.runtime.identity import Identity, identity_of_held
 
 
@@ -37,6 +37,13 @@ class Binding(ABC):
     """Whether it is itself the memory that it reads or writes."""
     remembers_identity: ClassVar[bool] = False
     """Whether it serves many dispatches, and keeps what `identity` has found."""
+
+    value_stays: ClassVar[bool] = False
+    """Whether `value` gives the same tensor in the same `versions`, whatever is written to it."""
+
+    def versions(self) -> tuple[Version, ...]:
+        """Of what decides on the memory that it is bound to: it is other memory in other versions."""
+        return ()
 
     @property
     def is_replaced(self) -> bool:
@@ -82,15 +89,34 @@ class Binding(ABC):
         return None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its value is all that its one memory holds, as it is: what is taken there is found there."""
+        return False
+
+    @property
     def may_defer(self) -> bool:
         """Whether an output becomes the memory of one block as it is, and may be copied when it is asked for."""
         return False
+
+
+class RowPart(NamedTuple):
+    """A view of float32 numbers that lie in one row."""
+
+    first: int
+    shape: tuple[int, ...]
+    is_whole: bool = False
+    """Whether it is the whole row, as it is."""
 
 
 class MemoryBinding(Binding):
     """A view of memory that other memory of its shape can stand for."""
 
     __slots__ = ()
+
+    @property
+    def row_part(self) -> RowPart | None:
+        """What it sees of its memory, where that is float32 numbers and the view is a part of them without gaps."""
+        return None
 
     @abstractmethod
     def memories(self) -> Sequence[Memory]:
@@ -113,7 +139,11 @@ class MemoryBinding(Binding):
         """See `Binding`."""
         if self.is_memory or not self.is_in_place:
             return None
-        return identity_of_held(type(self), self.view_key(), tuple(self.memories()))
+        return identity_of_held(type(self), self.view_key(), tuple(self.memories()), self.versions())
+
+    def versions(self) -> tuple[Version, ...]:
+        """See `Binding`: those of the memory."""
+        return tuple([version for memory in self.memories() for version in memory.versions()])
 
     def without_memory(self) -> MemoryBinding:
         """The same view of memory of nobody's, so that it holds none alive."""
@@ -137,8 +167,8 @@ class PersistentBinding(Binding):
     def identity(self) -> Identity:
         """See `Binding`."""
         identity = self._identity
-        if identity is None or identity.epoch != epoch.number:
-            identity = self._identity = identity_of_held(type(self), None, self.held())
+        if identity is None or not identity.is_current():
+            identity = self._identity = identity_of_held(type(self), None, self.held(), self.versions())
         return identity
 
 
@@ -179,6 +209,8 @@ class HeldTensor(PersistentBinding):
 
     __slots__ = ("tensor",)
 
+    value_stays = True
+
     def __init__(self, tensor: Tensor | None) -> None:
         super().__init__()
         self.tensor = tensor
@@ -201,7 +233,7 @@ class Numbers(CountedBinding):
 
     __slots__ = ("_identity", "buffer", "count", "offset")
 
-    remembers_identity = True
+    remembers_identity = value_stays = True
 
     def __init__(self, buffer: MTLBuffer, offset: int = 0, count: int | None = None) -> None:
         self._identity: Identity | None = None
@@ -212,7 +244,7 @@ class Numbers(CountedBinding):
     def identity(self) -> Identity | None:
         """See `Binding`."""
         identity = self._identity
-        if identity is None or identity.epoch != epoch.number:
+        if identity is None or not identity.is_current():
             identity = self._identity = super().identity()
         return identity
 
@@ -236,6 +268,13 @@ class Numbers(CountedBinding):
         """The bytes of the numbers."""
         size = self.buffer.length - self.offset if self.count is None else 4 * self.count
         return (self.buffer.region(self.offset, size),)
+
+    @property
+    def row_part(self) -> RowPart:
+        """See `MemoryBinding`."""
+        whole = self.buffer.length // 4
+        count = whole - self.offset // 4 if self.count is None else self.count
+        return RowPart(self.offset // 4, (count,), count == whole)
 
     def take(self, value: Tensor, *, is_shared: bool) -> None:
         """Put numbers in their place; where there is none yet, they become the buffer's memory."""

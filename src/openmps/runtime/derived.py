@@ -1,8 +1,8 @@
 """What follows from memory that stays and is made again only when that changes: weights folded, rounded and packed.
 
-Whoever owns such memory, the weights of a convolution or the rows of a normalization, has `Dependents`. Where new
-numbers are written by recorded work, a step behind it makes all that follows again, in the order of the queue; where
-they are written at once, it is made again when it is next read.
+Whoever owns such memory, the weights of a convolution or the rows of a normalization, has `Dependents`, which count the
+versions of its contents. What is derived knows the versions that it was made of, and compares when it is read. Where
+new numbers are written by recorded work, a step behind it makes all that follows again, in the order of the queue.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from torch import Tensor
 
 from openmps.metal.device import CommandBuffer
 from openmps.metal.pending import Region
-from openmps.metal.resource import epoch
+from openmps.metal.version import Version
 from openmps.ops.op import Kind, Op
 from openmps.runtime.binding import Binding, PersistentBinding
 from openmps.runtime.dispatch import record_op
+from openmps.runtime.step_trace import depends_on
 
 _making = threading.RLock()
 """Held while anything is made. A signal handler may make it while its thread does."""
@@ -44,24 +45,32 @@ class _Place:
 class Derived(PersistentBinding):
     """What an operation gives of memory that stays: tensors, some of them left out. A function finds it made."""
 
-    __slots__ = ("__weakref__", "_begun", "_finished", "_is_stale", "_made", "_op", "_operands", "place")
+    __slots__ = ("__weakref__", "_begun", "_contents", "_made", "_made_of", "_op", "_operands", "_places", "place")
 
     def __init__(self, op: Op, operands: Sequence[Binding]) -> None:
         super().__init__()
         self.place = _Place()
         """Another one where the tensors have become others."""
+        self._places = Version()
         self._op = op
         self._operands = operands
+        self._contents: list[Version] = []
+        """Of the memory that it is made of."""
         self._made: tuple[Tensor | None, ...] | None = None
-        self._is_stale = True
-        self._begun = self._finished = 0
-        """Different while it is made, and where that was cut off, by an error or by a fork."""
+        self._made_of: list[int] | None = None
+        """The versions that it was made of; None while it is made, and where that was cut off by an error or a fork."""
+        self._begun = 0
+        """How often it was begun: a signal handler may make it while it is made."""
 
     def value(self) -> tuple[Tensor | None, ...] | None:
         """The tensors, of what the memory holds now."""
-        if self._is_stale or self._begun != self._finished:
+        if self._made_of != [each.number for each in self._contents]:
             self.make()
         return self._made
+
+    def versions(self) -> tuple[Version]:
+        """See `Binding`."""
+        return (self._places,)
 
     def held(self) -> tuple[object]:
         """What stays the same while the tensors do. To ask makes nothing: recorded work may be about to write."""
@@ -71,22 +80,21 @@ class Derived(PersistentBinding):
         """None that anybody else could read."""
         return ()
 
-    def expire(self) -> None:
-        """Have it made again before it is next read."""
-        self._is_stale = True
-        epoch.end()
+    def follow(self, contents: Version) -> None:
+        """Be made again in another version of some memory's contents."""
+        self._contents.append(contents)
 
     def make(self) -> None:
         """Make it of what the memory holds now, in the tensors that are there."""
         with _making:
             while True:
                 mine = self._begun = self._begun + 1
-                self._is_stale = False  # before anything is read: what is written from here on makes it stale again
+                self._made_of, versions = None, [each.number for each in self._contents]
                 found = self._op.run((True,), *[each.value() for each in self._operands])
                 assert isinstance(found, tuple)
                 self._take(found)
                 if self._begun == mine:  # else a signal handler made it meanwhile, perhaps of newer numbers
-                    self._finished = mine
+                    self._made_of = versions
                     return
 
     def _take(self, found: tuple[Tensor | None, ...]) -> None:
@@ -101,7 +109,7 @@ class Derived(PersistentBinding):
         if made is not None and any(isinstance(each, Tensor) and each.is_cuda for each in found):
             # Captured work knows tensors by where they lie; on the CPU it asks for the value.
             self.place = _Place()
-            epoch.end()
+            self._places.advance()
 
 
 def _are_alike(mine: object, other: object) -> bool:
@@ -114,39 +122,46 @@ def _are_alike(mine: object, other: object) -> bool:
 class Dependents(PersistentBinding):
     """All that follows from some memory; as what a step is bound to, all there is when it runs."""
 
-    __slots__ = ("_all", "has_any")
+    __slots__ = ("_all", "_count", "contents")
 
     def __init__(self) -> None:
         super().__init__()
-        self.has_any = False
-        """Whether there ever was one: told without asking the set, which every reload would."""
+        self.contents = Version()
+        """That of the memory's numbers."""
+        self._count = Version()
+        """Another one where there is more that follows."""
         self._all: WeakSet[Derived] = WeakSet()
 
     def add(self, derived: Derived) -> None:
         """Have this follow, too, for as long as somebody holds it."""
+        derived.follow(self.contents)
         self._all.add(derived)
-        self.has_any = True
-        epoch.end()
+        self._count.advance()
 
     def replaced(self) -> Dependents:
         """Those of other memory that takes the place of this one; what is bound to this one must be bound anew."""
-        if self._all:
-            epoch.end()
+        self._count.advance()
         return Dependents()
-
-    def expire(self) -> None:
-        """The memory has new numbers, at once."""
-        for each in tuple(self._all):
-            each.expire()
 
     def record(self, command_buffer: CommandBuffer, label: str) -> None:
         """Record that all is made again, behind a step that writes the memory."""
-        if self.has_any and self._all:
+        depends_on(command_buffer, self._count)
+        if self._count.number and self._all:
             record_op(command_buffer, label, Refresh(), [self])
 
-    def value(self) -> tuple[Derived, ...]:
-        """All of it now."""
-        return tuple(self._all)
+    def make(self) -> None:
+        """The memory has new numbers: make all that follows again."""
+        self.contents.advance()
+        for each in tuple(self._all):
+            each.make()
+
+    def value(self) -> Dependents:
+        """Itself."""
+        return self
+
+    def versions(self) -> tuple[Version, ...]:
+        """See `Binding`."""
+        return (self._count, *[version for each in self._all for version in each.versions()])
 
     def held(self) -> tuple[object, ...]:
         """What stays the same as long as the same is to be made."""
@@ -164,7 +179,6 @@ class Refresh(Op, kind=Kind.UPDATE, has_effect=True):
         """All of them."""
         return range(operands)
 
-    def run(self, wanted: tuple[bool, ...], *operands: Iterable[Derived]) -> None:
+    def run(self, wanted: tuple[bool, ...], *operands: Dependents) -> None:
         """Make each."""
-        for each in operands[0]:
-            each.make()
+        operands[0].make()

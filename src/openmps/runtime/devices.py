@@ -33,6 +33,11 @@ def MTLCopyAllDevices() -> list[MTLDevice]:
     return [device_of(name, player_of) for name in (*(f"cuda:{index}" for index in range(count)), "cpu")]
 
 
+def MPSSupportsMTLDevice(device: MTLDevice | None) -> bool:
+    """Whether kernels run on ``device``: on every `MTLDevice`, not on None (MetalPerformanceShaders.h, macOS 10.13)."""
+    return isinstance(device, MTLDevice)
+
+
 def mtl_device(which: str | torch.device | MTLDevice = "auto") -> MTLDevice:
     """The device called ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` for the system's default.
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
 from openmps.metal.device import CommandBuffer
 from openmps.metal.execution import Release
 from openmps.metal.pending import Region, Writer
+from openmps.metal.version import Version
 from openmps.ops.op import Equation, Function, Input, Op, Role
 from openmps.runtime.binding import Binding, Number
 
@@ -20,7 +20,7 @@ from openmps.runtime.binding import Binding, Number
 class Frame:
     """What dispatches of one function share: all but some of their bindings. The same object for all of them."""
 
-    __slots__ = ("__weakref__", "anew", "anew_sinks", "serial")
+    __slots__ = ("__weakref__", "_kept", "anew", "anew_sinks", "serial")
 
     def __init__(self, anew: tuple[int, ...], anew_sinks: tuple[int, ...] | None = ()) -> None:
         self.serial = next(_serials)
@@ -29,28 +29,44 @@ class Frame:
         """The inputs that each encode binds."""
         self.anew_sinks = anew_sinks
         """The sinks that are each encode's own; None for all of them."""
+        self._kept: _Kept | None = None
+
+    def values(self, dispatch: Dispatch) -> list[object]:
+        """The values of a dispatch's inputs; those that stay are not looked up again."""
+        kept = self._kept
+        if kept is None or [each.number for each in kept.versions] != kept.numbers:
+            kept = self._kept = _Kept.of(dispatch, self.anew)
+        found, inputs = kept.values.copy(), dispatch.inputs
+        for index in kept.asked:
+            each = inputs[index]
+            found[index] = each.number if isinstance(each, Number) else each.value()
+        return found
+
+    def apart(self, label: str, dispatch: Dispatch) -> list[tuple[str, Dispatch]]:
+        """What a dispatch of the frame joins, each by itself; for those who look at each."""
+        return [(label, dispatch)]
 
 
-class ReusableFrame(Frame, ABC):
-    """A frame whose dispatches are bound to memory that another encode may have when nobody else holds it."""
+class _Kept(NamedTuple):
+    """Values of inputs that the dispatches of a frame share, in these versions."""
 
-    __slots__ = ()
+    versions: list[Version]
+    numbers: list[int]
+    values: list[object]
+    asked: list[int]
+    """The inputs whose values are looked up each time."""
 
-    @abstractmethod
-    def memories(self) -> Sequence[object]:
-        """That memory."""
-
-    @abstractmethod
-    def uses(self, dispatches: Iterable[Dispatch], memories: Iterable[object] = ()) -> list[int]:
-        """How often each part is held when these dispatches and this list of memory hold it, and nobody else does."""
-
-    @abstractmethod
-    def is_free(self, uses: list[int]) -> bool:
-        """Whether each part is held so often, and is as it was when the dispatches were made."""
-
-    @abstractmethod
-    def give_back(self) -> None:
-        """Let another encode have it: a replay has taken the place of the works that held it."""
+    @classmethod
+    def of(cls, dispatch: Dispatch, anew: Sequence[int]) -> _Kept:
+        """What stays of the inputs of a dispatch but for those that each encode binds."""
+        used = [index for index, is_used in enumerate(dispatch.used) if is_used]
+        stays = [index for index in used if dispatch.inputs[index].value_stays and index not in anew]
+        values: list[object] = [None] * len(dispatch.inputs)
+        for index in stays:  # before the versions: to ask may allocate
+            values[index] = dispatch.inputs[index].value()
+        found = {id(each): each for index in stays for each in dispatch.inputs[index].versions()}
+        versions = [*found.values()]
+        return cls(versions, [each.number for each in versions], values, [i for i in used if i not in set(stays)])
 
 
 _serials = itertools.count()
@@ -82,6 +98,10 @@ class Dispatch(Writer):
         self.sinks = sinks
         """Where each output of the function goes, in the function's order."""
 
+    def apart(self, label: str) -> list[tuple[str, Dispatch]]:
+        """What it joins, each by itself with a label; most often itself."""
+        return [(label, self)] if self.frame is None else self.frame.apart(label, self)
+
     def __call__(self) -> None:
         """Run the function. On the queue's thread, in the order of the command buffer."""
         self.hand_out(self.function.run(self.values()))
@@ -105,6 +125,8 @@ class Dispatch(Writer):
 
     def values(self) -> list[object]:
         """The inputs' values now; None for those that nobody reads."""
+        if self.frame is not None:
+            return self.frame.values(self)
         return [each.value() if used else None for each, used in zip(self.inputs, self.used, strict=True)]
 
     def hand_out(self, made: Sequence[object]) -> None:

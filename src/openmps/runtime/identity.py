@@ -9,17 +9,24 @@ from typing import NamedTuple
 from torch import Tensor
 
 from openmps.metal.memory import Memory
-from openmps.metal.resource import epoch
+from openmps.metal.version import Version
 
 
 class Identity(NamedTuple):
-    """Which memory something is bound to, and how it sees it; valid for one epoch."""
+    """Which memory something is bound to, and how it sees it."""
 
-    epoch: int
     serial: int
     """The same number for the same part of the same memory, seen in the same way."""
     held: tuple[object, ...]
     """What must stay the same: tensors, or buffers, with their memory."""
+    versions: tuple[Version, ...]
+    """Of what says that it does."""
+    numbers: list[int]
+    """The versions that it is the identity of."""
+
+    def is_current(self) -> bool:
+        """Whether it still is that of what it was asked of."""
+        return [each.number for each in self.versions] == self.numbers
 
     def things(self) -> list[object]:
         """All of that. The identity itself does not hold the memory of buffers, which may give it back."""
@@ -50,9 +57,11 @@ def serial_of(key: Hashable) -> int:
     return serial
 
 
-def identity_of_held(kind: type, view_key: Hashable, held: tuple[object, ...]) -> Identity:
-    """The identity of what a binding of this class sees in this way of things that stay."""
-    identity = Identity(epoch.number, 0, held)
+def identity_of_held(
+    kind: type, view_key: Hashable, held: tuple[object, ...], versions: tuple[Version, ...]
+) -> Identity:
+    """The identity of what a binding of this class sees in this way of things that stay in these versions."""
+    identity = Identity(0, held, versions, [each.number for each in versions])
     serial = serial_of((kind, view_key, tuple([id(each) for each in identity.things()])))
     return identity._replace(serial=serial)
 

@@ -25,6 +25,7 @@ class ObservingPlayer:
         self, run: Callable[[str, Dispatch], None], others: Callable[[str], None] = lambda label: None
     ) -> None:
         self.max_capture_count = MAX_CAPTURE_COUNT
+        self.allow_fusion = True
         self._run = run
         self._others = others
 
@@ -39,7 +40,8 @@ class ObservingPlayer:
             if not isinstance(work, Release):
                 self._others(label)
             return 1
-        self._run(label, work)
+        for name, each in work.apart(label):
+            self._run(name, each)
         # It stays the first while it runs: a thread that wants to read looks for what is yet to be written.
         works.popleft()
         return 0

@@ -20,7 +20,8 @@ from openmps.kernels.convolution import (
 )
 from openmps.metal.device import CommandBuffer
 from openmps.runtime.binding import Numbers
-from openmps.training.optimized import Optimized, OptimizerFactory, Repeat
+from openmps.runtime.step_trace import at_each_step, declared
+from openmps.training.optimized import Optimized, OptimizerFactory
 from openmps.types import MPSDataType
 
 
@@ -161,12 +162,9 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
     def _take(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
         self._weights, self._biases = arrays["weights"], arrays.get("biases")
         self._current = None
+        self._version.advance()
 
-    def _repeat_of(self, gradients: object, source: object) -> Repeat | None:
-        # Whoever changes what `update` does is asked each time, on the class too.
-        is_own = getattr(self.update, "__func__", None) is _UPDATE
-        return super()._repeat_of(gradients, source) if is_own else None
-
+    @declared
     def update(
         self,
         command_buffer: CommandBuffer | None,
@@ -181,13 +179,7 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
             raise self._needs_device()
         if self._shards is not None:
             self._shards.check_open(self._name, command_buffer)
-        comes_again = self._shards is None and getattr(gradient_state, "prepared", None) is not None
-        repeat = super()._repeat_of(gradient_state, source_state) if comes_again else None
-        if repeat is not None and repeat.holds():
-            repeat.check(command_buffer)
-            command_buffer.record(*repeat.encoded())
-            return source_state
-        optimizer: Any = self._optimizer or self._begun(command_buffer.device, _lengths(gradient_state))
+        optimizer = self._optimizer_on(command_buffer, self._lengths or _lengths(gradient_state))
         result = source_state
         if source_state.lives_on is not None:
             result = MPSCNNConvolutionWeightsAndBiasesState(command_buffer.device, self._descriptor)
@@ -201,13 +193,8 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
         if self._shards is not None:
             is_whole = result.weights.length == 4 * self._lengths[0]
             self._shards.note(_numbers(result, self._lengths), result.rounded_weights if is_whole else None)
-        store(self, "_current", result)
-        if comes_again:
-            self._settle(source_state, result)
+        at_each_step(command_buffer, store, self, "_current", result)
         return result
-
-
-_UPDATE = TrainableConvolutionDataSource.update
 
 
 def _numbers(state: MPSCNNConvolutionWeightsAndBiasesState, lengths: Sequence[int]) -> list[Numbers]:

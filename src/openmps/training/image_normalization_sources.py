@@ -20,6 +20,7 @@ from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.elements import RowSums
 from openmps.runtime.binding import Numbers
 from openmps.runtime.dispatch import record_op
+from openmps.runtime.step_trace import declared
 from openmps.training.normalization_sources import channel_row
 from openmps.training.optimized import Optimized, OptimizerFactory
 
@@ -125,6 +126,7 @@ class TrainableInstanceNormalizationDataSource(ArraySource, Optimized):
 
     def _take(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
         self._rows, self._sums = dict(arrays), None
+        self._version.advance()
 
     def _on(self, device: MTLDevice) -> tuple[_Sums, MPSCNNNormalizationGammaAndBetaState]:
         """Where the numbers and the sums of their gradients are."""
@@ -134,6 +136,7 @@ class TrainableInstanceNormalizationDataSource(ArraySource, Optimized):
             self._result = MPSCNNNormalizationGammaAndBetaState(gamma, beta)
         return self._sums, self._result
 
+    @declared
     def update_gamma_and_beta(
         self, command_buffer: CommandBuffer | None, gradient_states: Sequence[MPSState]
     ) -> MPSCNNNormalizationGammaAndBetaState:
@@ -157,7 +160,7 @@ class TrainableInstanceNormalizationDataSource(ArraySource, Optimized):
             rows = adder(states, part, self._channels, command_buffer.device).parts
             operands = [Numbers(target, 0, self._channels), *rows]
             record_op(command_buffer, f"{self._name} {part} of a batch", RowSums(), operands)
-        optimizer = self._begun(command_buffer.device, [self._channels] * 2)
+        optimizer = self._optimizer_on(command_buffer, [self._channels] * 2)
         optimizer.encode(
             command_buffer,
             batch_normalization_gradient_state=sums,

@@ -7,6 +7,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from openmps.checks import Shown
+
 
 class SafeInterrupt(KeyboardInterrupt):
     """Ctrl-C, raised where nothing is half done."""
@@ -41,10 +43,7 @@ class DeferredInterrupt:
         for number, previous in self._previous.items():
             signal.signal(number, previous)
 
-    @property
-    def is_noted(self) -> bool:
-        """Whether Ctrl-C was pressed."""
-        return self._noted
+    is_noted = Shown[bool]("_noted", "Whether Ctrl-C was pressed.")
 
     def check(self) -> None:
         """Raise `SafeInterrupt` if Ctrl-C was pressed."""

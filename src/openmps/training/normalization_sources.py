@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,16 @@ from openmps.core.state.rows import (
     MPSCNNNormalizationMeanAndVarianceState,
 )
 from openmps.errors import MPSArgumentError, MPSMemoryError
-from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
+from openmps.kernels.batch_normalization import MPSCNNBatchNormalization, MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.runtime.binding import Number, Numbers
-from openmps.runtime.dispatch import Dispatch, prepared_op
+from openmps.runtime.dispatch import record_op
+from openmps.runtime.step_trace import check_each_step, declared, depends_on
 from openmps.selectors import name_arguments
 from openmps.training.optimized import Optimized, OptimizerFactory
 
 _Pair = TypeVar("_Pair", bound=ChannelStatePair)
-_AVERAGE = "average"
 Row = NDArray[Any] | Sequence[float] | None
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0, "mean": 0.0, "variance": 1.0}
 _CHECKS = {"variance": variances}
@@ -125,14 +125,6 @@ def channel_row(who: str, part: str, given: Row, channels: int) -> NDArray[np.fl
     return _CHECKS[part](who, part, values) if part in _CHECKS else values
 
 
-class _Average(NamedTuple):
-    """The step of the running averages from one state: kept by that state."""
-
-    result: MPSCNNNormalizationMeanAndVarianceState
-    momentum: float
-    encoding: Dispatch
-
-
 @name_arguments
 class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, Optimized):
     """A data source that trains gamma and beta on the device, and keeps running means and variances there.
@@ -199,6 +191,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
     def _take(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
         self._rows = dict(arrays)
         self._buffers = {}
+        self._version.advance()
 
     def _on(self, device: MTLDevice, first: str, second: str) -> tuple[MTLBuffer, MTLBuffer]:
         """Where two of the rows are updated."""
@@ -210,6 +203,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
+    @declared
     def update_gamma_and_beta(
         self, command_buffer: CommandBuffer | None, batch_normalization_state: MPSCNNBatchNormalizationState
     ) -> MPSCNNNormalizationGammaAndBetaState:
@@ -224,9 +218,10 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             raise self._needs_device()
         if self._shards is not None:
             self._shards.check_open(self._name, command_buffer)
-        self._check_layer(command_buffer, batch_normalization_state)
+        kernel = batch_normalization_state.batch_normalization
+        check_each_step(command_buffer, lambda step: self._check_layer(step, kernel))
         result = self._state_of(MPSCNNNormalizationGammaAndBetaState, command_buffer.device, "gamma", "beta")
-        optimizer = self._begun(command_buffer.device, [self._channels] * 2)
+        optimizer = self._optimizer_on(command_buffer, [self._channels] * 2)
         optimizer.encode(
             command_buffer,
             batch_normalization_state=batch_normalization_state,
@@ -237,6 +232,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             self._shards.note([Numbers(each, 0, self._channels) for each in (result.gamma, result.beta)])
         return result
 
+    @declared
     def update_mean_and_variance(
         self, command_buffer: CommandBuffer | None, batch_normalization_state: MPSCNNBatchNormalizationState
     ) -> MPSCNNNormalizationMeanAndVarianceState:
@@ -254,35 +250,22 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             raise MPSArgumentError(self._name, "batch", rule, "1 image of 1x1", "Train with larger batches or images")
         result = self._state_of(MPSCNNNormalizationMeanAndVarianceState, command_buffer.device, "mean", "variance")
         if state.has_statistics:
-            kept = state.prepared
-            found: _Average | None = None if kept is None else kept.get(_AVERAGE)
-            if found is None or found.result is not result or found.momentum != self._momentum:
-                found = _Average(result, self._momentum, self._average(state, result))
-                if kept is not None:
-                    kept[_AVERAGE] = found
-            command_buffer.record(f"{self._name} average", found.encoding)
+            own = (Numbers(result.mean), Numbers(result.variance), state.used("mean"), state.used("variance"))
+            operands = (*own, Number(state.pixels / (state.pixels - 1)))
+            record_op(command_buffer, f"{self._name} average", RunningAverages(self._momentum), operands)
+        depends_on(command_buffer, self._version)
         return result
-
-    def _average(
-        self, state: MPSCNNBatchNormalizationState, result: MPSCNNNormalizationMeanAndVarianceState
-    ) -> Dispatch:
-        """The step of the running averages to the statistics of a batch."""
-        own = (Numbers(result.mean), Numbers(result.variance), state.used("mean"), state.used("variance"))
-        return prepared_op(RunningAverages(self._momentum), (*own, Number(state.pixels / (state.pixels - 1))))
 
     def _state_of(self, kind: Callable[[MTLBuffer, MTLBuffer], _Pair], device: MTLDevice, *parts: str) -> _Pair:
         """The state over two of the rows: the same one, as long as these are where they were."""
         buffers = self._on(device, *parts)
         known = self._states.get(kind)
         if known is None or known[0] != buffers:
-            state = kind(*buffers)
-            store(state, "prepared", {})
-            known = self._states[kind] = (buffers, state)
+            known = self._states[kind] = (buffers, kind(*buffers))
         return known[1]
 
-    def _check_layer(self, command_buffer: CommandBuffer, state: MPSCNNBatchNormalizationState) -> None:
+    def _check_layer(self, command_buffer: CommandBuffer, kernel: MPSCNNBatchNormalization) -> None:
         """Raise if the layer is not the one that was updated before on the same command buffer."""
-        kernel = state.batch_normalization
         if self._updated is not None and self._updated[0]() is command_buffer and self._updated[1]() is not kernel:
             rule = "must be of one layer, for the step of another one would be lost"
             remedy = "Give each layer a data source of its own"

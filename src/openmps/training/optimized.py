@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Shown, finite, flag, store
-from openmps.core.kernel.checks import check_command_buffer
+from openmps.checks import Shown, finite, flag
 from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -22,7 +21,8 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerStochasticGradientDescent,
 )
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.runtime.dispatch import Dispatch
+from openmps.metal.version import Version
+from openmps.runtime.step_trace import depends_on, depends_on_contents, require_declared
 
 OptimizerFactory = Callable[["MTLDevice"], MPSNNOptimizer]
 _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
@@ -30,61 +30,6 @@ _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
     MPSNNOptimizerRMSProp: ("input_sum_of_squares_vectors",),
     MPSNNOptimizerStochasticGradientDescent: ("input_momentum_vectors",),
 }
-_ENCODES: dict[type, Any] = {kind: getattr(kind, "encode", None) for kind in _ACCUMULATORS}
-
-
-class _Settled(NamedTuple):
-    """An update that is encoded again and again."""
-
-    optimizer: MPSNNOptimizer
-    source: object
-    vectors: dict[str, list[MPSVector]]
-    """By argument, in lists of its own."""
-    arguments: list[object]
-
-
-class Repeat:
-    """A source's update by the gradients of one state that is encoded again and again (`graph.run.repeats`)."""
-
-    __slots__ = ("_encode", "_own", "_settled", "_source", "_update", "operands")
-
-    def __init__(self, source: Any, settled: _Settled, update: Any) -> None:
-        self._source, self._settled, self._update = source, settled, update
-        self.operands: Sequence[Any] = update.operands
-        self._own, self._encode = type(source).update, _ENCODES[type(settled.optimizer)]
-
-    def holds(self) -> bool:
-        """Whether nothing of it has changed but the gradients' numbers and the rate."""
-        source, settled, update = self._source, self._settled, self._update
-        optimizer, asked = settled.optimizer, source.update
-        encode: Any = getattr(optimizer, "encode", None)
-        return (
-            source._settled is settled
-            and source._optimizer is optimizer
-            and source._shards is None
-            and settled.vectors == source._accumulators
-            and update.clips is optimizer.apply_gradient_clipping
-            and update.shard is optimizer._shard  # pyright: ignore[reportPrivateUsage]
-            and getattr(asked, "__func__", None) is self._own
-            and asked.__self__ is source
-            and getattr(encode, "__func__", None) is self._encode
-        )
-
-    def check(self, command_buffer: CommandBuffer) -> None:
-        """Raise unless it can be encoded to a command buffer."""
-        optimizer = self._settled.optimizer
-        check_command_buffer(optimizer.name, command_buffer, optimizer.device)
-
-    def encoded(self) -> tuple[str, Dispatch]:
-        """What is to be recorded, with its label; what else ``update`` does is done."""
-        store(self._source, "_current", self._settled.source)
-        return self._settled.optimizer._encoded(self._update)  # pyright: ignore[reportPrivateUsage]
-
-
-def _encodes_as_it_came(optimizer: MPSNNOptimizer) -> bool:
-    """Whether it is one of the framework's optimizers, whose ``encode`` nobody has put another in the place of."""
-    encode: Any = getattr(optimizer, "encode", None)
-    return getattr(encode, "__func__", None) is _ENCODES.get(type(optimizer), _ENCODES)
 
 
 class Optimized:
@@ -106,7 +51,8 @@ class Optimized:
         self._lengths: Sequence[int] = ()  # of the parameters
         self._shards: Shards | None = None
         self._restored: dict[str, Any] = {}  # what a checkpoint says of an optimizer that is not made yet
-        self._settled: _Settled | None = None
+        self._version = Version()
+        """Another one where updates record other work from now on."""
 
     optimizer = Shown[MPSNNOptimizer | None]("_optimizer", "The optimizer, once the first update has made it.")
     amsgrad = Shown[bool]("_amsgrad", "Whether Adam keeps the maximum of the velocities.")
@@ -143,6 +89,7 @@ class Optimized:
             return
         optimizer, state = self._optimizer, {} if self._optimizer is None else self._optimizer_state(self._optimizer)
         self._shards = shards
+        self._version.advance()
         if optimizer is not None:
             self._make_vectors(optimizer)
             self._restore_optimizer(optimizer, state)
@@ -154,11 +101,19 @@ class Optimized:
         rule, remedy = "is needed: this data source updates on the device", "Use the training style UPDATE_DEVICE_GPU"
         return MPSTypeError(self._name, "command_buffer", rule, None, remedy)
 
-    def _begun(self, device: MTLDevice, lengths: Sequence[int]) -> Any:
-        """The optimizer; the first time it is made, with vectors of these lengths.
+    def _optimizer_on(self, command_buffer: CommandBuffer, lengths: Sequence[int]) -> Any:
+        """The optimizer, to be encoded; the first time it is made, with vectors of these lengths.
 
         Its encode takes other arguments in each class, as `_ACCUMULATORS` lists them.
         """
+        optimizer = self._begun(command_buffer.device, lengths)
+        require_declared(command_buffer, optimizer, "encode")
+        depends_on(command_buffer, self._version)
+        vectors = {name: [*each] for name, each in self._accumulators.items()}
+        depends_on_contents(command_buffer, self._accumulators, vectors)
+        return optimizer
+
+    def _begun(self, device: MTLDevice, lengths: Sequence[int]) -> MPSNNOptimizer:
         if self._optimizer is not None:
             return self._optimizer
         optimizer = self._make_optimizer(device)
@@ -182,27 +137,7 @@ class Optimized:
         for vector in (vector for vectors in self._accumulators.values() for vector in vectors):
             vector.memory()  # Zeros are what they hold, also where the first update is never committed.
         optimizer.update_shards(shard)
-
-    def _settle(self, source: object, result: object) -> None:
-        """Know the update that was just encoded, for the next one like it."""
-        optimizer, settled = self._optimizer, None
-        # Those of a user may do anything in their encode.
-        if optimizer is not None and _encodes_as_it_came(optimizer) and source is result:
-            arguments = optimizer._settled_arguments()  # pyright: ignore[reportPrivateUsage]
-            if arguments is not None:
-                vectors = {name: [*each] for name, each in self._accumulators.items()}
-                settled = _Settled(optimizer, source, vectors, arguments)
-        store(self, "_settled", settled)
-
-    def _repeat_of(self, gradients: object, source: object) -> Repeat | None:
-        """That update from these gradients, for those who need not ask `update` each time; None where they must."""
-        settled = self._settled
-        if settled is None or settled.source is not source or self._shards is not None:
-            return None
-        update = settled.optimizer._found_prepared(  # pyright: ignore[reportPrivateUsage]
-            gradients, settled.arguments
-        )
-        return None if update is None else Repeat(self, settled, update)
+        self._version.advance()
 
     def _vector_names(self, optimizer: MPSNNOptimizer) -> tuple[str, ...]:
         """The optimizer's arguments that take vectors."""

@@ -24,6 +24,7 @@ from openmps.core.lifetime import (
     check_is_open,
 )
 from openmps.core.numbers import position
+from openmps.core.operand import Operand
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
@@ -38,7 +39,7 @@ MOST_IMAGES = 1 << 20
 _NO_STOP = -(2**63)
 
 
-class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
+class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
     """An immutable sequence of images of one shape, format and device (MPSImage.h, macOS 10.13.4).
 
     A batch that an encode returns, or that `allocate`, `from_numpy` or `from_tensor` makes, is one block
@@ -228,11 +229,6 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         """All images; the same as `stack`."""
         stack = self._stack
         return self.stack() if stack is None else stack
-
-    def seen_on(self, device: MTLDevice) -> Shape | None:
-        """The shape of ordinary images of one block of a device: encodes can tell no more of them. None for others."""
-        members, stack = self._members, self._stack
-        return stack.shape if stack is not None and type(members) is Members and members.device is device else None
 
     def _make_stack(self) -> Stack:
         if self._members is not None:

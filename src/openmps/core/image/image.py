@@ -15,6 +15,7 @@ from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_
 from openmps.core.image.picture import png_of
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
 from openmps.core.lifetime import check_device, check_is_device, record_synchronize
+from openmps.core.operand import Operand
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
@@ -35,7 +36,7 @@ from openmps.types import (
 )
 
 
-class MPSImage(KnownAttributes, Labelled):
+class MPSImage(KnownAttributes, Labelled, Operand):
     """Images of numbers with any count of feature channels (MPSImage.h, macOS 10.13).
 
     ``MPSImage(device, image_descriptor)`` makes an image whose memory is allocated, and zero, on first use;

@@ -30,6 +30,11 @@ class Pixels(_PixelsFields, MemoryBinding):
         """Which part of it."""
         return self.target, self.stack.view_key()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of one block."""
+        return self.stack.is_whole and self.target.covers(self.stack.extent)
+
     def rebind(self, memories: Sequence[Block]) -> Pixels:
         """The same part of other memory."""
         return Pixels(self.stack.rebind(memories), self.target)

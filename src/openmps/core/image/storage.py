@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import Shown, memory_for
+from openmps.core.operand import View
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
 from openmps.metal.memory import DeferrableMemory
 from openmps.metal.pending import Region
 from openmps.metal.stream import brought
 from openmps.ops.elements import DTYPES, decode
-from openmps.runtime.binding import MemoryBinding
 from openmps.runtime.host import Host, Layout, as_elements
 from openmps.types import ELEMENT_BYTES
 from openmps.types import MPSImageFeatureChannelFormat as Format
@@ -70,6 +70,13 @@ class Shape(NamedTuple):
 
     extent: Extent
     channel_format: Format
+
+    @property
+    def stored_as(self) -> Format:
+        """The same as `channel_format`, as all operands have it."""
+        return self.channel_format
+
+    number_format = stored_as
 
 
 class Block(DeferrableMemory):
@@ -317,12 +324,17 @@ class Target(NamedTuple):
     channel: int
     channels: int
 
+    @classmethod
+    def all_of(cls, extent: Extent) -> Target:
+        """All pixels and channels of an image."""
+        return cls(0, 0, extent.width, extent.height, 0, extent.channels)
+
     def covers(self, extent: Extent) -> bool:
         """Whether nothing of an image of this shape is left out."""
         return (self.width, self.height, self.channels) == (extent.width, extent.height, extent.channels)
 
 
-class Stack(MemoryBinding):
+class Stack(View[Shape]):
     """The images that one encode reads or writes, seen as one ``[n, C, H, W]`` tensor.
 
     One part is a run of one block and costs nothing to see as a tensor; several parts, the images of a batch put
@@ -355,6 +367,11 @@ class Stack(MemoryBinding):
         if key is None:
             key = self._view_key = self.shape, tuple([part.view_key() for part in self.parts])
         return key
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of one block."""
+        return len(self.parts) == 1 and self.parts[0].is_whole
 
     def rebind(self, memories: Sequence[Block]) -> Stack:
         """The same of other memory."""
@@ -422,8 +439,15 @@ class Stack(MemoryBinding):
             else:
                 _paste(part, piece, target)
 
-    def overlaps(self, other: Stack) -> bool:
+    def take(self, value: Tensor | None, *, is_shared: bool) -> None:
+        """Store the elements of all images; nothing where nothing was computed."""
+        if value is not None:
+            self.write(value, Target.all_of(self.extent), is_shared=is_shared)
+
+    def overlaps(self, other: View[Any]) -> bool:
         """Whether both hold at least one element of the same memory."""
+        if not isinstance(other, Stack):
+            return super().overlaps(other)
         if len(self.parts) == 1 == len(other.parts) and self.parts[0].block is not other.parts[0].block:
             return False
         return any(mine.overlaps(theirs) for mine in self.parts for theirs in other.parts)

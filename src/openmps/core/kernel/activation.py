@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from openmps.checks import of_kind
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
-from openmps.errors import MPSTypeError
 from openmps.ops.op import Value
 from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
 
 
 def neuron_parameters(who: str, argument: str, descriptor: object) -> NeuronParameters:
     """The values of a descriptor as they are now, so that later changes to it change no kernel."""
-    if not isinstance(descriptor, MPSNNNeuronDescriptor):
-        raise MPSTypeError(who, argument, "must be an MPSNNNeuronDescriptor", type(descriptor).__name__)
-    return descriptor.parameters()
+    return of_kind(who, argument, descriptor, MPSNNNeuronDescriptor).parameters()
 
 
 def activated(at: LoweringContext, who: str, x: Value, neuron: NeuronParameters | None, channels: int) -> Value:

@@ -8,6 +8,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, TypeVar
 
+from openmps.checks import of_kind
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.numbers import integer
@@ -70,6 +71,11 @@ def member(who: str, argument: str, kind: type[_Member], value: object, rule: st
         raise MPSArgumentError(who, argument, rule, repr(value)) from fault
 
 
+def member_of(kind: type[_Member], rule: str | None = None) -> Callable[[str, str, Any], _Member]:
+    """The check that a value is a member of an enumeration."""
+    return lambda who, argument, value: member(who, argument, kind, value, rule)
+
+
 def flags_of(kind: type[_Flags]) -> Callable[[str, str, Any], _Flags]:
     """The check that a value is a combination of an enumeration's flags."""
     known = reduce(or_, (int(each) for each in kind), 0)
@@ -85,9 +91,7 @@ def flags_of(kind: type[_Flags]) -> Callable[[str, str, Any], _Flags]:
 
 def clip_rectangle(who: str, argument: str, value: MTLRegion) -> MTLRegion:
     """A rectangle of a destination, or of a source."""
-    if not isinstance(value, MTLRegion):
-        raise MPSTypeError(who, argument, "must be an MTLRegion", type(value).__name__)
-    return value
+    return of_kind(who, argument, value, MTLRegion)
 
 
 def single(who: str, argument: str, image: object) -> MPSImage:

@@ -17,13 +17,13 @@ from openmps.core.kernel.configuration import (
     KernelProperty,
     SourceProperties,
     at_least,
-    changes,
     chosen_conventions,
 )
 from openmps.core.lifetime import check_is_device
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSTypeError
 from openmps.metal.device import MTLDevice
+from openmps.metal.version import Version
 from openmps.selectors import Elsewhere, name_arguments
 from openmps.types import MPSKernelOptions, MPSNNPaddingMethod, MPSRectNoClip
 
@@ -62,6 +62,7 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
         if "_is_abstract" in vars(type(self)) and self._is_abstract:
             rule = "makes no kernel of this base class"
             raise MPSTypeError(type(self).__name__, "device", rule, None, "Make one of its subclasses")
+        self._property_version = Version()
         self.options = MPSKernelOptions.NONE
         self._device = check_is_device(type(self).__name__, "device", device)
         self._configuration = Configuration(type(self), device.torch_device.type, values=chosen_conventions())
@@ -92,8 +93,16 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
     def noting(self, conventions: Conventions) -> Self:
         """The same kernel, all parts shared, which asks these conventions; for those who plan with it."""
         twin = self._duplicate(self._device)
+        twin._property_version = Version()
         twin._follow(conventions)
         return twin
+
+    def _draft(self, configuration: Configuration) -> Self:
+        """A kernel for planning: it has properties and a name, and nothing else that a plan could depend on."""
+        draft = type(self).__new__(type(self))
+        draft._property_version = Version()
+        draft.label, draft._device, draft._configuration = self.label, self._device, configuration
+        return draft
 
     def __copy__(self) -> Self:
         return self.copy()
@@ -132,10 +141,9 @@ class KernelProperties(MPSKernel):
         self._allocator: MPSImageAllocator = TEMPORARY
 
     def _draft(self, configuration: Configuration) -> Self:
-        """A kernel for planning: it has properties and a name, and nothing else that a plan could depend on."""
-        draft = type(self).__new__(type(self))
-        draft.label, draft._device, draft._padding = self.label, self._device, self._padding
-        draft._configuration = configuration
+        """See `MPSKernel`; with the policy that sizes results."""
+        draft = super()._draft(configuration)
+        draft._padding = self._padding
         return draft
 
     def _set_window(self, width: int, height: int, stride_x: int, stride_y: int) -> None:
@@ -165,7 +173,7 @@ class KernelProperties(MPSKernel):
             rule = "must have a padding_method()"
             raise MPSTypeError(self.name, "padding", rule, type(value).__name__, "Use MPSNNDefaultPadding")
         self._padding = value
-        changes.note()
+        self._property_version.advance()
 
     @property
     def destination_image_allocator(self) -> MPSImageAllocator:

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
-from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.lifetime import COMMAND_BUFFERS, check_device, check_is_open
+from openmps.core.operand import Operand
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
@@ -47,7 +47,17 @@ def check_sources(who: str, names: tuple[str, ...], sources: tuple[Images, ...],
                 _refuse_length(who, argument, images, max(1, expected), names[0])
         images.check_usable(who, argument, command_buffer)
         if len(sources) > 1 and (reads := sources.count(images)) > 1:
-            _check_reads(who, argument, images, reads)
+            check_reads_left(who, argument, images, reads)
+
+
+def check_operand(who: str, name: str, operand: Operand, command_buffer: CommandBuffer) -> None:
+    """Raise unless one operand can be used, whatever the others are."""
+    argument = name
+    if isinstance(operand, MPSImageBatch):
+        argument = plural(name)
+        if not len(operand):
+            _refuse_length(who, argument, operand, 1, name)
+    operand.check_usable(who, argument, command_buffer)
 
 
 def check_destination(
@@ -102,9 +112,10 @@ def _refuse_length(who: str, argument: str, batch: MPSImageBatch, expected: int,
     raise MPSArgumentError(who, argument, rule, f"{len(batch)} image(s)")
 
 
-def _check_reads(who: str, argument: str, images: Images, reads: int) -> None:
-    """Raise unless temporary images that are passed ``reads`` times may be read as often."""
-    for image in [images] if isinstance(images, MPSImage) else images:
-        if isinstance(image, MPSTemporaryImage) and image.read_count < reads:
+def check_reads_left(who: str, argument: str, operand: Operand, reads: int) -> None:
+    """Raise unless temporary objects that are passed ``reads`` times may be read as often."""
+    for each in operand if isinstance(operand, MPSImageBatch) and reads > 1 else [operand]:
+        left: int = getattr(each, "read_count", reads)
+        if left < reads:
             rule = f"must have {reads} reads left: each source argument takes one"
-            raise MPSLifetimeError(who, argument, rule, image.read_count, "Raise its read_count first")
+            raise MPSLifetimeError(who, argument, rule, left, "Raise its read_count first")

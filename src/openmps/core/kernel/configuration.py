@@ -6,7 +6,6 @@ configuration and of shapes, so they are kept with it, and kernels with equal co
 
 from __future__ import annotations
 
-import itertools
 import math
 import weakref
 from collections import deque
@@ -18,6 +17,7 @@ from openmps.checks import read_only, value_text
 from openmps.convention import DOCUMENTED, Conventions, current
 from openmps.core.image.storage import Extent
 from openmps.core.numbers import integer
+from openmps.metal.version import Version
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSImageEdgeMode, MPSOffset
 
@@ -147,23 +147,6 @@ _recent: deque[Configuration] = deque(maxlen=_MOST_CONFIGURATIONS)
 """Kept though no kernel has them now: a property may be set back."""
 
 
-class Changes:
-    """Tells whether any property of a kernel, or what one is bound to, has been set since another look."""
-
-    def __init__(self) -> None:
-        self._count = itertools.count(1)
-        self.number = 0
-        """Another one after each change; threads that make some at once leave one that nobody has seen."""
-
-    def note(self) -> None:
-        """Say that something is set; called afterwards."""
-        self.number = next(self._count)
-
-
-changes = Changes()
-"""Those of the process: to compare a number costs less than to look at every kernel of a graph."""
-
-
 def chosen_conventions() -> Mapping[str, Any]:
     """The values that a configuration begins with: the conventions of the block around, but for the defaults."""
     chosen = current().departures()
@@ -174,6 +157,8 @@ class Configured:
     """An object whose properties are one `Configuration`."""
 
     _configuration: Configuration
+    _property_version: Version
+    """Another one after each change of a property, or of what one is bound to; the kernels of a graph share one."""
 
     @property
     def conventions(self) -> Conventions:
@@ -192,10 +177,14 @@ class Configured:
         """What errors call the object."""
         return type(self).__name__
 
+    def share_property_version(self, version: Version) -> None:
+        """Count changes of properties in a version that others share; for those who hold several kernels."""
+        self._property_version = version
+
     def _change(self, **values: Any) -> None:
         """Set properties by name."""
         self._configuration = self._configuration.changed(**values)
-        changes.note()
+        self._property_version.advance()
 
     @property
     def _sources(self) -> tuple[SourceProperties, ...]:
@@ -206,13 +195,13 @@ class Configured:
         sources = list(self._configuration.sources)
         sources[index] = sources[index]._replace(**fields)
         self._configuration = self._configuration.reading(tuple(sources))
-        changes.note()
+        self._property_version.advance()
 
     def _change_sources(self, **fields: Any) -> None:
         """Set properties of all sources alike."""
         sources = tuple(source._replace(**fields) for source in self._configuration.sources)
         self._configuration = self._configuration.reading(sources)
-        changes.note()
+        self._property_version.advance()
 
 
 _UNSET: Any = object()

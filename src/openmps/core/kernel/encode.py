@@ -1,4 +1,4 @@
-"""The one encode path that every image kernel takes: check, plan, allocate, record, count down.
+"""The encode path of kernels with source images: check, plan, allocate, record, count down.
 
 A kernel file says what it computes (`_lower`), which channels it makes and which state it leaves; this file owns
 offsets, clip rectangles, channel slices, batches, formats, allocation, read counts and the command buffer. What an
@@ -8,7 +8,7 @@ its inputs and outputs, and records. (MPSKernel.h, MPSCNNKernel.h, macOS 10.13.)
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 from openmps.checks import flag, store
@@ -32,14 +32,14 @@ from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.planning import PlannedKernel, descriptor_of
 from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.state.batch import MPSStateBatch
-from openmps.core.state.gradient import MPSNNGradientState, attach, saved_by
+from openmps.core.state.gradient import MPSNNGradientState, attach
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer
-from openmps.metal.pending import Region, require_written, unwritten
+from openmps.metal.pending import unwritten
+from openmps.metal.version import Version
 from openmps.ops.op import Role
 from openmps.runtime.binding import Binding, Number
-from openmps.runtime.dispatch import Dispatch
 
 _SUGGESTED = MPSState.destination_image_descriptor
 
@@ -60,8 +60,14 @@ class ImageKernel(PlannedKernel):
     _in_place = False
     _bound_to: object = None
     """What the buffers of its functions stay bound to until this is another object; None where encodes differ."""
-    stays_in_an_epoch: ClassVar[bool] = False
-    """Whether they stay bound to the same until the epoch ends, where encodes differ otherwise."""
+
+    def buffer_versions(self) -> Sequence[Version] | None:
+        """Of what decides on the memory of its functions' buffers; None where that is another one in each encode.
+
+        For those who schedule kernels. Where `_bound_to` is something, it decides.
+        """
+        return None if self._bound_to is None else ()
+
     fills_states: ClassVar[bool] = False
     """Whether states are to take note of what a graph has this kernel put into them; see `fill`."""
 
@@ -69,14 +75,6 @@ class ImageKernel(PlannedKernel):
 
     def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
         """Called when everything was checked, before the encode is recorded: states may take note of it."""
-
-    def _memory(self, name: str, states: MPSStateBatch | None) -> Binding:
-        """Where the buffer that the function calls ``name`` is."""
-        raise MPSTypeError(self.name, name, "is bound by no kernel", None, "This is a defect of the kernel")
-
-    def _number(self, name: str, states: MPSStateBatch | None) -> float:
-        """The number that the function calls ``name``, for this encode."""
-        raise MPSTypeError(self.name, name, "is given by no kernel", None, "This is a defect of the kernel")
 
     def _sink(self, name: str, states: MPSStateBatch | None) -> Binding:
         """Where the output that the function calls ``name`` goes."""
@@ -203,7 +201,8 @@ class ImageKernel(PlannedKernel):
             output = destination.whole()
         else:
             output = destination.whole()
-            plan = self._plan_with(self._settled(), shapes, output.shape, given, is_batch=is_batch)
+            configuration = self._configuration if self._configuration.is_settled else self._settled()
+            plan = self._plan_with(configuration, shapes, output.shape, given, is_batch=is_batch)
         if not plan.reads_all_images and not is_batch:
             inputs = tuple(
                 _part(each, first, plan.images) for each, first in zip(sources, plan.first_images, strict=True)
@@ -235,7 +234,7 @@ class ImageKernel(PlannedKernel):
     ) -> None:
         """Bind the plan's function and record it."""
         if unwritten:
-            require_written(self.name, "encode", self._read(plan, inputs, source_states))
+            self._require_written(plan, inputs, source_states)
         self._begin(plan, source_states, destination_states)
         saved = None
         if destination_states is not None and len(destination_states):
@@ -247,35 +246,7 @@ class ImageKernel(PlannedKernel):
             else self._sink(name, source_states)
             for name in function.outputs
         ])  # fmt: skip
-        bound = inputs if plan.is_plain else self._bindings(plan, inputs, source_states)
-        command_buffer.record(self.name, Dispatch(function, bound, plan.used, sinks))
-
-    def _read(self, plan: Plan, inputs: Sequence[Binding], states: MPSStateBatch | None) -> Iterator[Region]:
-        """The memory that an encode reads, before anything takes note of it: sources, states, parameters."""
-        overwritten = set(plan.function.overwritten())
-        for index, ((role, name), used) in enumerate(zip(plan.function.inputs, plan.used, strict=True)):
-            if not used or index in overwritten:
-                continue
-            if role is Role.SOURCE:
-                yield from inputs[int(name)].regions()
-            elif role is Role.SAVED:
-                yield from saved_by(states).regions()
-            elif role is Role.BUFFER:
-                yield from self._memory(name, states).regions()
-
-    def _bindings(self, plan: Plan, inputs: Sequence[Binding], states: MPSStateBatch | None) -> tuple[Binding, ...]:
-        """What the inputs of a plan's function are bound to in this encode."""
-        bound: list[Binding] = []
-        for role, name in plan.function.inputs:
-            if role is Role.SOURCE:
-                bound.append(inputs[int(name)])
-            elif role is Role.SAVED:
-                bound.append(saved_by(states))
-            elif role is Role.BUFFER:
-                bound.append(self._memory(name, states))
-            else:
-                bound.append(self.bound(role, name, plan, states))
-        return tuple(bound)
+        self._dispatch(command_buffer, plan, function, inputs, sinks, source_states)
 
     def given(self, states: MPSStateBatch | None) -> Hashable:
         """What a plan depends on of states; for those who schedule kernels."""

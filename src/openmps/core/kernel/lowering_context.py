@@ -21,7 +21,32 @@ RESULT, SAVED = "result", "saved"
 """Names of what every kernel may give out: the image, and what its state keeps for the gradient."""
 
 
-class LoweringContext:
+class FunctionContext:
+    """The function that a kernel fills, whatever its operands are."""
+
+    def __init__(self) -> None:
+        self.constants: list[Constant] = []
+        self._builder = Builder(widen=Load(Format.FLOAT16))
+
+    def buffer(self, name: str) -> Value:
+        """Memory that the kernel binds under this name at each encode."""
+        return self._builder.input(Role.BUFFER, name)
+
+    def number(self, name: str) -> Value:
+        """A number that the kernel gives under this name at each encode."""
+        return self._builder.input(Role.NUMBER, name)
+
+    def constant(self, numbers: NDArray[Any]) -> Value:
+        """Numbers of the configuration, as a tensor on the device."""
+        self.constants.append(Constant(numbers))
+        return self._builder.input(Role.CONSTANT, str(len(self.constants) - 1))
+
+    def finish(self) -> Function:
+        """The function; the last call."""
+        return self._builder.finish()
+
+
+class LoweringContext(FunctionContext):
     """The placement of one encode, and the function that its kernel fills."""
 
     def __init__(
@@ -32,19 +57,18 @@ class LoweringContext:
         shapes: Sequence[Shape],
         destination: Shape | None,
     ) -> None:
+        super().__init__()
         self.sources = sources
         """How each source is read."""
         self.given = given
         """What the plan depends on of the states that the encode is given; None without states."""
         self.shapes = tuple(shapes)
         """The whole sources: their shapes, and how their numbers are stored."""
-        self.constants: list[Constant] = []
         self._target = target
         self._destination = destination
         result_format = None if destination is None else destination.channel_format
         formats = {shape.channel_format for shape in shapes}
         is_half = formats == {Format.FLOAT16} and result_format in (None, Format.FLOAT16)
-        self._builder = Builder(widen=Load(Format.FLOAT16))
         self._result_format = result_format
         self.images = tuple(
             self._image(index, shape, source, is_half=is_half)
@@ -85,19 +109,6 @@ class LoweringContext:
         """The region of source ``index`` that its windows read; the image itself where that is all of it."""
         return read(image, self.sources[index].window, self.sources[index].edge_mode)
 
-    def buffer(self, name: str) -> Value:
-        """Memory that the kernel binds under this name at each encode."""
-        return self._builder.input(Role.BUFFER, name)
-
-    def number(self, name: str) -> Value:
-        """A number that the kernel gives under this name at each encode."""
-        return self._builder.input(Role.NUMBER, name)
-
-    def constant(self, numbers: NDArray[Any]) -> Value:
-        """Numbers of the configuration, as a tensor on the device."""
-        self.constants.append(Constant(numbers))
-        return self._builder.input(Role.CONSTANT, str(len(self.constants) - 1))
-
     @property
     def saved(self) -> Value:
         """What the forward encode left in the state; None when it runs, if nothing was left."""
@@ -111,12 +122,12 @@ class LoweringContext:
         """Give something out that the kernel binds under this name at each encode."""
         self._builder.output(name, value)
 
-    def finish(self, result: Value | None) -> Function:
+    def finish(self, result: Value | None = None) -> Function:
         """The function, with the result stored in the destination's format."""
         if result is not None:
             stored = self._result_format
             self._builder.output(RESULT, result if stored in (None, Format.FLOAT32) else Store(stored)(result))
-        return self._builder.finish()
+        return super().finish()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,27 +13,39 @@ from openmps.ops.op import Function, Role
 from openmps.runtime.binding import Constant
 
 
-class Plan:
+class FunctionPlan:
+    """What is computed in one encode, and how its inputs are told apart."""
+
+    __slots__ = ("constants", "function", "is_plain", "used")
+
+    def __init__(self, function: Function, constants: Sequence[Constant]) -> None:
+        self.function = function
+        self.constants = tuple(constants)
+        """The numbers that the function's constants stand for."""
+        sources = [(Role.SOURCE, str(index)) for index in range(len(function.inputs))]
+        self.is_plain = [*function.inputs] == sources
+        """Whether the function reads the operands one after the other, and nothing else."""
+        self.used = used_inputs(function)
+
+
+class Plan(FunctionPlan):
     """One encode, decided: which images and channels are read, what is computed, where results land."""
 
     __slots__ = (
         "bare",
-        "constants",
         "first_destination_image",
         "first_images",
-        "function",
         "images",
-        "is_plain",
         "reads_all_images",
         "record",
         "sources",
         "target",
-        "used",
     )
 
     def __init__(
         self, record: ForwardRecord, function: Function, constants: Sequence[Constant], results_per_image: int
     ) -> None:
+        super().__init__(function, constants)
         self.record = record
         """What a gradient state keeps of the encode."""
         self.sources: tuple[SourceRecord, ...] = record.sources
@@ -41,14 +53,8 @@ class Plan:
         self.first_images = tuple(source.first_image for source in record.sources)
         self.first_destination_image = record.first_destination_image
         self.images = record.images
-        self.function = function
-        self.constants = tuple(constants)
-        """The numbers that the function's constants stand for."""
         self.bare = function.only(name for name in function.outputs if name != SAVED)
         """The function of encodes that leave no state."""
-        self.is_plain = all(role is Role.SOURCE for role, _ in function.inputs)
-        """Whether sources are all that the function reads."""
-        self.used = used_inputs(function)
         extents = [source.extent.images for source in record.sources]
         wanted = [record.images] * len(extents)
         self.reads_all_images = (

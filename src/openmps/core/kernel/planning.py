@@ -14,6 +14,7 @@ from openmps.core.kernel.arguments import single
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.configuration import Configuration
 from openmps.core.kernel.lowering_context import LoweringContext
+from openmps.core.kernel.path import EncodePath
 from openmps.core.kernel.plan import Plan, Sized
 from openmps.core.padding.geometry import Geometry, Lengths, suggested_geometry
 from openmps.core.padding.policy import MPSNNDefaultPadding, custom_descriptor
@@ -30,7 +31,7 @@ _CUSTOM = int(MPSNNPaddingMethod.CUSTOM)
 _WHOLE_FORMATS = MPSImageFeatureChannelFormat.UNORM8, MPSImageFeatureChannelFormat.UNORM16
 
 
-class PlannedKernel(KernelProperties):
+class PlannedKernel(KernelProperties, EncodePath):
     """How kernels with source images size their results and plan their encodes.
 
     Hooks under "planning" run on a draft of the kernel, which has its properties and its name and nothing else: a plan
@@ -109,7 +110,7 @@ class PlannedKernel(KernelProperties):
 
     def _sized_for(self, shapes: tuple[Shape, ...], given: Hashable, *, is_batch: bool) -> Sized:
         """The result for these sources; the kernel's properties become what the policy makes of them."""
-        configuration = self._settled()
+        configuration = self._configuration if self._configuration.is_settled else self._settled()
         key = (shapes, given, int(self._padding.padding_method()), is_batch)
         sized: Sized | None = configuration.plans.get(key)
         if sized is None:
@@ -120,13 +121,6 @@ class PlannedKernel(KernelProperties):
     def settled_properties(self) -> Configuration:
         """All that a plan depends on of the kernel; equal ones are the same object."""
         return self._settled()
-
-    def _settled(self) -> Configuration:
-        configuration = self._configuration
-        if not configuration.is_settled:
-            configuration = configuration.settled()
-            store(self, "_configuration", configuration)
-        return configuration
 
     def _size(self, configuration: Configuration, shapes: tuple[Shape, ...], given: Any, *, is_batch: bool) -> Sized:
         draft = self._draft(configuration)
@@ -201,7 +195,8 @@ class PlannedKernel(KernelProperties):
         says that images are objects of their own, so that z of offsets and clip rectangle, which choose images of one
         object, have nothing to choose.
         """
-        return self._plan_with(self._settled(), sources, destination, given, is_batch=is_batch)
+        configuration = self._configuration if self._configuration.is_settled else self._settled()
+        return self._plan_with(configuration, sources, destination, given, is_batch=is_batch)
 
     def _plan_with(
         self,

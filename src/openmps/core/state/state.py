@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from html import escape
 from typing import Any
 
-from openmps.checks import KnownAttributes, Labelled, Shown, counted, flag, html_table, listed, store
+from openmps.checks import KnownAttributes, Labelled, Shown, counted, flag, listed, store
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import (
@@ -26,6 +26,7 @@ from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, require_written, unwritten
 from openmps.runtime.binding import MemoryBinding
+from openmps.tables import html_table
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo
 
 
@@ -60,6 +61,11 @@ class Saved(MemoryBinding, Memory):
     def view_key(self) -> Hashable:
         """All of it."""
         return None
+
+    @property
+    def is_whole(self) -> bool:
+        """It is the memory."""
+        return True
 
     def rebind(self, memories: Sequence[Saved]) -> Saved:
         """The other memory."""
@@ -109,9 +115,6 @@ class MPSState(KnownAttributes, Labelled):
     _device: MTLDevice | None
     _counts: TemporaryCounts | None = None
     """The read counts of a temporary state, or of those of a batch that it stands for or is one of."""
-    prepared: dict[Any, Any] | None = None
-    """What encodes have made ready for the next one with this very state; None where there will be none. For those who
-    extend the framework."""
     _members: tuple[int, ...] | None = None
     """Its own place among those of a batch; None for a state that stands for all of them."""
 
@@ -309,14 +312,7 @@ class MPSState(KnownAttributes, Labelled):
         return (self, self.saved, *self._slots)
 
     def update_operands(self) -> Sequence[Any]:
-        """What an update of parameters is bound to of this state: the same objects each time, where it is prepared.
-
-        They come in a sequence of their own: who keeps it holds each, by which a graph knows that somebody does.
-        """
-        return [*self.own_operands()]
-
-    def own_operands(self) -> Sequence[Any]:
-        """The same in the state's own sequence; for updates, which hold it no longer than the state."""
+        """What an update of parameters is bound to of this state."""
         return ()
 
     def release(self) -> None:

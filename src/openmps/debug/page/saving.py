@@ -6,11 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from openmps.checks import of_kind
 from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
 from openmps.core.kinds import listed, text
 from openmps.debug.page.document import save_document
 from openmps.debug.page.view import graph_view
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.graph.graph import MPSNNGraph
 
 _WHO = "openmps.debug.save_page"
@@ -40,8 +41,7 @@ def save_page(
         MPSArgumentError: Neither images nor descriptors are given, or they are none that the graph takes.
         MPSFileError: The file cannot be written.
     """
-    if not isinstance(graph, MPSNNGraph):
-        raise MPSTypeError(_WHO, "graph", "must be an MPSNNGraph", type(graph).__name__)
+    of_kind(_WHO, "graph", graph, MPSNNGraph)
     name = (None if title is None else text(_WHO, "title", title)) or graph.label or "Network"
     if image_descriptors is not None:
         image_descriptors = descriptors_of(_WHO, image_descriptors)

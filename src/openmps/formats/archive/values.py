@@ -258,7 +258,7 @@ class Reader:
 
 
 def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__ == types.__name__
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__.startswith(types.__name__)
 
 
 def _like(name: str, now: Any, value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import of_kind
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.formats.archive.sources import convolution_numbers, normalization_numbers
 from openmps.graph.graph import MPSNNGraph
@@ -121,9 +122,7 @@ def _count(channels: object) -> int:
 
 def _check(label: object, descriptor: object) -> None:
     who = f"WeightLayer {_label(label)!r}"
-    if not isinstance(descriptor, MPSCNNConvolutionDescriptor):
-        rule = "must be an MPSCNNConvolutionDescriptor"
-        raise MPSTypeError(who, "descriptor", rule, type(descriptor).__name__)
+    descriptor = of_kind(who, "descriptor", descriptor, MPSCNNConvolutionDescriptor)
     descriptor.validate(who)
 
 
@@ -177,8 +176,7 @@ def network_arrays(graph: MPSNNGraph) -> dict[str, NDArray[np.float32]]:
 
     Names as in `network_layers`. Call it when the command buffers that train them are done.
     """
-    if not isinstance(graph, MPSNNGraph):
-        raise MPSTypeError("network_arrays", "graph", "must be an MPSNNGraph", type(graph).__name__)
+    of_kind("network_arrays", "graph", graph, MPSNNGraph)
     return {
         f"{layer.label}.{part}": arrays[part].reshape(-1) if part != "weights" else arrays[part]
         for layer, arrays, _, _ in labelled_kernels(graph)

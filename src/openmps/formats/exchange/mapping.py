@@ -16,7 +16,6 @@ from openmps.core.kinds import listed, optional_mapping, text
 from openmps.errors import MPSArgumentError, MPSTypeError, MPSWeightsError, shown
 from openmps.formats.arrays import Array, to_numpy
 from openmps.formats.exchange.conventions import COUNTERS, SEPARATORS, WeightLayout, orders, suffixes
-from openmps.formats.exchange.folding import folded
 from openmps.formats.exchange.layers import LayerKind, Network, WeightLayer, network_layers
 from openmps.formats.exchange.order import Order, fitting, rearranged
 from openmps.formats.exchange.rows import WeightMapping, WeightRow
@@ -74,6 +73,18 @@ def import_weights(
     if prefix and not taking.index:
         remedy = f"There are: {_listed(list(taking.tensors))}"
         raise MPSArgumentError(_WHO, "prefix", "must stand before names of tensors", shown(prefix), remedy)
+    rows, arrays = _all_taken(taking, behind_of, epsilon or 0.0)
+    left = _left(taking, leave)
+    if taking.problems:
+        rule = f"must fit the network, in the layout {taking.layout}"
+        remedy = "Names that differ can be given, and tensors that no layer needs can be left out."
+        raise MPSWeightsError(_WHO, "tensors", rule, taking.problems, remedy)
+    return WeightMapping(tuple(rows), arrays, left)
+
+
+def _all_taken(
+    taking: _Taking, behind_of: Mapping[str, str], epsilon: float
+) -> tuple[list[WeightRow], dict[str, NDArray[Any]]]:
     rows: list[WeightRow] = []
     arrays: dict[str, NDArray[Any]] = {}
     for layer in taking.layers.values():
@@ -84,15 +95,10 @@ def import_weights(
         own = {part: array for part, (_, array) in found.items()}
         rows += [row for row, _ in found.values()]
         if behind is not None:
-            more, own = _folded(taking, layer, own, behind, epsilon or 0.0)
+            more, own = _folded(taking, layer, own, behind, epsilon)
             rows += more
         arrays |= {f"{layer.label}.{part}": array for part, array in own.items()}
-    left = _left(taking, leave)
-    if taking.problems:
-        rule = f"must fit the network, in the layout {taking.layout}"
-        remedy = "Names that differ can be given, and tensors that no layer needs can be left out."
-        raise MPSWeightsError(_WHO, "tensors", rule, taking.problems, remedy)
-    return WeightMapping(tuple(rows), arrays, left)
+    return rows, arrays
 
 
 def export_weights(
@@ -349,3 +355,29 @@ def _left(taking: _Taking, leave: Sequence[str]) -> tuple[str, ...]:
         if not any(fnmatchcase(name, pattern) for name in left):
             raise MPSArgumentError(_WHO, "leave", "must match names of tensors that no layer takes", shown(pattern))
     return tuple(left)
+
+
+def folded(
+    own: Mapping[str, NDArray[Any]], normalization: Mapping[str, NDArray[Any]], epsilon: float
+) -> dict[str, NDArray[np.float32]]:
+    """Weights (OHWI) and biases of a convolution that normalizes its result; float32, computed in float64.
+
+    With biases of 0 where there are none::
+
+        W' = W gamma / sqrt(variance + epsilon)     b' = (b - mean) gamma / sqrt(variance + epsilon) + beta
+    """
+    gamma, beta, mean, variance = (
+        normalization[part].astype(np.float64) for part in ("gamma", "beta", "mean", "variance")
+    )
+    if not np.all(variance + epsilon > 0):
+        rule = "plus epsilon must be above 0"
+        raise MPSArgumentError("import_weights", "variance", rule, float(np.min(variance)))
+    scale = gamma / np.sqrt(variance + epsilon)
+    biases = own["biases"].astype(np.float64) if "biases" in own else np.zeros_like(scale)
+    with np.errstate(over="ignore"):
+        weights = (own["weights"].astype(np.float64) * scale[:, None, None, None]).astype(np.float32)
+        shifted = ((biases - mean) * scale + beta).astype(np.float32)
+    if not (np.isfinite(weights).all() and np.isfinite(shifted).all()):
+        rule = "must fold into finite numbers of float32"
+        raise MPSArgumentError("import_weights", "fold", rule, "NaN or infinity", "Look at them: openmps weights show")
+    return {"weights": weights, "biases": shifted}

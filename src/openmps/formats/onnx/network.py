@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from openmps.checks import flag, html_table, whole
+from openmps.checks import flag, whole
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
@@ -26,6 +26,7 @@ from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.node import MPSNNImageNode, checked_format
 from openmps.metal.device import MTLDevice
 from openmps.runtime.devices import MTLCreateSystemDefaultDevice
+from openmps.tables import html_table
 from openmps.types import MPSImageFeatureChannelFormat
 
 _FLOAT32 = MPSImageFeatureChannelFormat.FLOAT32
@@ -56,7 +57,7 @@ class OnnxNetwork:
 
         It stores images in a format: float32 unless said.
         """
-        checked_format("OnnxNetwork.graph", channel_format)
+        checked_format("OnnxNetwork.graph", "format", channel_format)
         graph = MPSNNGraph(MTLCreateSystemDefaultDevice() if device is None else device, result_images=self.results())
         graph.format = channel_format
         return checked(graph, self._inputs_of(graph))

@@ -14,6 +14,7 @@ from openmps.formats.swift.classes import normalization, template
 from openmps.formats.swift.literals import camel, case, float32, literal, string, whole
 from openmps.formats.swift.text import Text
 from openmps.formats.swift.trained import Trained
+from openmps.graph.nodes.neuron import SINCE
 from openmps.graph.nodes.node import MPSNNFilterNode
 from openmps.graph.nodes.releases import FIRST
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
@@ -30,8 +31,6 @@ _STRIDES = ("stride_in_pixels_x", "stride_in_pixels_y", "dilation_rate_x", "dila
 _SUB_PIXEL = "sub_pixel_scale_factor"
 _ALIGNED = 4
 """Bytes at a multiple of which biases begin behind weights of float16."""
-_SINCE_NEURON = {MPSCNNNeuronType.GELU: "10.15"}
-"""The first macOS of neurons that came later than the descriptors."""
 
 
 class _Normalization(NamedTuple):
@@ -155,7 +154,7 @@ class Layers:
     def neuron(self, descriptor: MPSNNNeuronDescriptor, owner: str) -> str:
         """A neuron's descriptor; PReLU's slopes are in a file."""
         self._text.needs("10.13.4")
-        self._text.needs(_SINCE_NEURON.get(descriptor.neuron_type, FIRST))
+        self._text.needs(SINCE.get(descriptor.neuron_type, FIRST))
         if descriptor.neuron_type is MPSCNNNeuronType.PRELU:
             return (
                 f"MPSNNNeuronDescriptor.cnnNeuronPReLUDescriptor(with: {self.slopes(descriptor, owner)}, noCopy: false)"

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from openmps.checks import Checked
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.formats.swift.classes import template
-from openmps.formats.swift.forms import Form, form_of
 from openmps.formats.swift.layers import Layers
 from openmps.formats.swift.literals import camel, case, float32, literal, options, string
 from openmps.formats.swift.text import Text
 from openmps.graph.compile.interface import source_label
 from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes import neuron
+from openmps.graph.nodes.catalog import SINCE, rows
 from openmps.graph.nodes.node import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
@@ -24,20 +28,14 @@ from openmps.graph.nodes.node import (
     handle_label,
     row_of,
 )
-from openmps.graph.nodes.releases import SINCE
-from openmps.graph.nodes.rows import Row
+from openmps.graph.nodes.rows import Form, Row
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNYOLOLossDescriptor
 from openmps.types import (
-    MPSCNNBatchNormalizationFlags,
     MPSImageEdgeMode,
     MPSImageFeatureChannelFormat,
-    MPSNNConvolutionAccumulatorPrecisionOption,
     MPSNNPaddingMethod,
-    MPSNNTrainingStyle,
-    MPSRectNoClip,
 )
 
-_SAME = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_SAME)
 _FUSION = int(MPSNNPaddingMethod.CUSTOM_ALLOW_FOR_NODE_FUSION)
 _PRESETS = {
     int(MPSNNDefaultPadding.padding_for_tensorflow_average_pooling().padding_method()): (
@@ -62,13 +60,6 @@ _LABELS = {
 }
 """Labels that are not the names of our arguments."""
 _CALLBACKS = ("transform_provider", "property_call_back")
-_DEFAULTS: Mapping[str, Any] = {
-    "clip_rect_source": MPSRectNoClip,
-    "flags": MPSCNNBatchNormalizationFlags.DEFAULT,
-    "accumulator_precision": MPSNNConvolutionAccumulatorPrecisionOption.FLOAT,
-    "training_style": MPSNNTrainingStyle.UPDATE_DEVICE_GPU,
-}
-"""Defaults of properties that are no plain attributes of our classes."""
 _SINCE_PROPERTY = {"accumulator_precision": "10.14"}
 _FORWARD_STYLE = "10.15"
 """The macOS since which forward nodes have a training style; gradient nodes always had."""
@@ -380,12 +371,35 @@ def _label(name: str) -> str:
 
 def _default(node: MPSNNFilterNode, name: str) -> Any:
     """What a property is where nobody has set it."""
-    return _DEFAULTS.get(name, getattr(type(node), name, None))
+    found = getattr(type(node), name, None)
+    return found.default if isinstance(found, Checked) else found
 
 
 def _is_default(node: MPSNNFilterNode, form: Form) -> bool:
     """Whether a node's padding policy need not be written."""
     row = row_of(node)
-    default = _SAME if not isinstance(row, Row) or row.padding is None else row.padding
+    default = _default(node, "padding_policy") if not isinstance(row, Row) or row.padding is None else row.padding
     is_plain = type(node.padding_policy) is MPSNNDefaultPadding
     return not form.has_window and is_plain and node.padding_policy == default
+
+
+def _whole(kind: type[MPSNNFilterNode], form: Form) -> Form:
+    if form.arguments:
+        return form
+    parameters = inspect.signature(kind).parameters.values()
+    return replace(form, arguments=tuple(each.name for each in parameters if each.kind is not each.VAR_POSITIONAL))
+
+
+FORMS: Mapping[type[MPSNNFilterNode], Form] = {
+    **{row.node: _whole(row.node, row.swift) for row in rows()},
+    **{kind: _whole(kind, Form()) for kind in neuron.CLASSES.values()},
+}
+"""The form of each class of the framework; of a class that is derived from one that one's holds."""
+
+
+def form_of(node: MPSNNFilterNode) -> tuple[type[MPSNNFilterNode], Form] | str:
+    """The class that Swift makes for a node and how, or why it cannot."""
+    for kind in type(node).__mro__:
+        if kind in FORMS:
+            return kind, FORMS[kind]
+    return f"is of class {type(node).__name__}, which is no class of the framework"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.formats.swift import rules
 from openmps.formats.swift.classes import filled, template
 from openmps.formats.swift.literals import case, float32, float64, literal, string, whole
 from openmps.formats.swift.text import Text
@@ -41,7 +41,7 @@ class Trained:
         self._graph, self._text, self._faults = graph, text, faults
         self._given = optimizer
         self._layers: dict[int, MPSNNTrainingStyle] = {}
-        self._rule: rules.Rule | None = None
+        self._rule: Rule | None = None
         self._values: dict[str, str] = {}
         self.variables: list[str] = []
         """The data sources that are trained."""
@@ -149,7 +149,7 @@ class Trained:
         if rule is None:  # refused: nothing will be written
             return
         styles = _DEVICE in self._styles, _CPU in self._styles
-        self._text.needs("10.15" if rule is rules.AMSGRAD else "10.14")
+        self._text.needs("10.15" if rule is AMSGRAD else "10.14")
         self._text.use(template("trained_memory"))
         self._text.use(rule.text(styles, self._values))
         places = [place for place, is_used in zip(("device", "cpu"), styles, strict=True) if is_used]
@@ -167,7 +167,7 @@ def _owner(kernel: Any) -> int:
     return id(getattr(kernel, "parameters", kernel))
 
 
-def _rule_of(optimizer: MPSNNOptimizer, is_amsgrad: bool) -> tuple[rules.Rule, dict[str, str]] | None:
+def _rule_of(optimizer: MPSNNOptimizer, is_amsgrad: bool) -> tuple[Rule, dict[str, str]] | None:
     """How an optimizer is written, and its numbers."""
     values = {
         "LEARNING_RATE": float32(optimizer.learning_rate),
@@ -181,14 +181,14 @@ def _rule_of(optimizer: MPSNNOptimizer, is_amsgrad: bool) -> tuple[rules.Rule, d
     }
     if isinstance(optimizer, MPSNNOptimizerAdam):
         betas = {"BETA1": float64(optimizer.beta1), "BETA2": float64(optimizer.beta2)}
-        rule = rules.AMSGRAD if is_amsgrad else rules.ADAM
+        rule = AMSGRAD if is_amsgrad else ADAM
         return rule, {**values, **betas, "EPSILON": float32(optimizer.epsilon)}
     if isinstance(optimizer, MPSNNOptimizerRMSProp):
-        return rules.RMSPROP, {
+        return RMSPROP, {
             **values, "RATE_OF_DECAY": float64(optimizer.decay), "EPSILON": float32(optimizer.epsilon)
         }  # fmt: skip
     if isinstance(optimizer, MPSNNOptimizerStochasticGradientDescent):
-        rule = rules.NESTEROV if optimizer.use_nesterov_momentum else rules.DESCENT
+        rule = NESTEROV if optimizer.use_nesterov_momentum else DESCENT
         own = {"MOMENTUM": float32(optimizer.momentum_scale), "NESTEROV": literal(optimizer.use_nesterov_momentum)}
         return rule, {**values, **own}
     return None
@@ -202,3 +202,101 @@ def _regularized(optimizer: MPSNNOptimizer) -> str:
     }
     term = terms.get(optimizer.regularization_type)
     return "" if term is None else f"      g += {term}\n"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of optimizer: what it is made of, and how it steps on the CPU."""
+
+    kind: str
+    initializer: str
+    vectors: tuple[tuple[str, str], ...]
+    """Names of its vectors in `NAMERule`, and the labels by which an encode takes them."""
+    step: str
+    """The rest of the CPU's step: ``g`` is the gradient, ``value[index]`` the number."""
+    before: str = ""
+    """What the CPU's step computes once."""
+
+    def text(self, styles: tuple[bool, bool], values: Mapping[str, str]) -> str:
+        """`NAMERule`, for updates on the device and on the CPU."""
+        members, made, step = list[str](), list[str](), ""
+        if styles[0]:
+            members.append(f"  let optimizer: {self.kind}")
+            members += [f"  let {name}: [MPSVector]" for name, _ in self.vectors]
+            made.append(template("rule_descriptor").strip("\n"))
+            made.append(f"    optimizer = {self.kind}({self.initializer})")
+            made += [f"    {name} = try counts.map {{ try NAMEFiles.vector(device, $0) }}" for name, _ in self.vectors]
+        if styles[1]:
+            members += [f"  private var {name}OnCPU: [[Float]]" for name, _ in self.vectors]
+            members.append("  private var step = 0")
+            zeros = "counts.map { [Float](repeating: 0, count: $0) }"
+            made += [f"    {name}OnCPU = {zeros}" for name, _ in self.vectors]
+            step = filled(template("rule_step"), {"BEFORE": self.before, "NUMBERS": self.step})
+        parts = {"MEMBERS": "\n".join(members), "MADE": "\n".join(made), "STEP": step}
+        return filled(filled(template("rule"), parts), values)
+
+    def encode(self, head: str) -> str:
+        """The call that steps on the device; ``head`` holds the states that it reads, and the result comes last."""
+        vectors = "".join(f",\n      {label}: rule.{name}" for name, label in self.vectors)
+        arguments = f"commandBuffer: commandBuffer, {head}{vectors},\n      resultState: result"
+        return f"rule.optimizer.encode(\n      {arguments}\n    )"
+
+
+ADAM = Rule(
+    "MPSNNOptimizerAdam",
+    "\n      device: device, beta1: BETA1, beta2: BETA2, epsilon: EPSILON, timeStep: 0,"
+    "\n      optimizerDescriptor: descriptor\n    ",
+    (("momenta", "inputMomentumVectors"), ("velocities", "inputVelocityVectors")),
+    """      let momentum = Float(BETA1) * momentaOnCPU[place][index] + Float(1 - BETA1) * g
+      let velocity = Float(BETA2) * velocitiesOnCPU[place][index] + Float(1 - BETA2) * g * g
+      momentaOnCPU[place][index] = momentum
+      velocitiesOnCPU[place][index] = velocity
+      value[index] -= rate * momentum / (velocity.squareRoot() + EPSILON)
+""",
+    """    let root = (1 - pow(BETA2, Double(step))).squareRoot()
+    let rate = LEARNING_RATE * Float(root / (1 - pow(BETA1, Double(step))))
+""",
+)
+AMSGRAD = Rule(
+    ADAM.kind,
+    ADAM.initializer,
+    (*ADAM.vectors, ("maxima", "maximumVelocityVectors")),
+    """      let momentum = Float(BETA1) * momentaOnCPU[place][index] + Float(1 - BETA1) * g
+      let velocity = Float(BETA2) * velocitiesOnCPU[place][index] + Float(1 - BETA2) * g * g
+      let largest = max(maximaOnCPU[place][index], velocity)
+      momentaOnCPU[place][index] = momentum
+      velocitiesOnCPU[place][index] = velocity
+      maximaOnCPU[place][index] = largest
+      value[index] -= rate * momentum / (largest.squareRoot() + EPSILON)
+""",
+    ADAM.before,
+)
+RMSPROP = Rule(
+    "MPSNNOptimizerRMSProp",
+    "\n      device: device, decay: RATE_OF_DECAY, epsilon: EPSILON,\n      optimizerDescriptor: descriptor\n    ",
+    (("squares", "inputSumOfSquaresVectors"),),
+    """      let square = Float(RATE_OF_DECAY) * squaresOnCPU[place][index] + Float(1 - RATE_OF_DECAY) * g * g
+      squaresOnCPU[place][index] = square
+      value[index] -= LEARNING_RATE * g / (square.squareRoot() + EPSILON)
+""",
+)
+_DESCENT = (
+    "MPSNNOptimizerStochasticGradientDescent",
+    "\n      device: device, momentumScale: MOMENTUM, useNestrovMomentum: NESTEROV,"
+    "\n      optimizerDescriptor: descriptor\n    ",
+    (("momenta", "inputMomentumVectors"),),
+)
+DESCENT = Rule(
+    *_DESCENT,
+    """      let momentum = MOMENTUM * momentaOnCPU[place][index] + LEARNING_RATE * g
+      momentaOnCPU[place][index] = momentum
+      value[index] -= momentum
+""",
+)
+NESTEROV = Rule(
+    *_DESCENT,
+    """      let momentum = MOMENTUM * momentaOnCPU[place][index] + g
+      momentaOnCPU[place][index] = momentum
+      value[index] -= LEARNING_RATE * (g + MOMENTUM * momentum)
+""",
+)

@@ -25,9 +25,9 @@ from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.kernels.loss.image_loss import LabelImages
 from openmps.metal.device import MTLDevice
-from openmps.ops import triton
 from openmps.ops.op import Function, Input, Role
 from openmps.ops.rewrite.fuse import fuse
+from openmps.ops.rewrite.rule import Situation, place_of
 from openmps.types import MPSImageFeatureChannelFormat
 
 
@@ -148,17 +148,17 @@ class Compiler:
         wanted = {(program.places[node.producer], RESULT) for node in images if node.producer in program.places}
         wanted |= {(program.places[node.producer], SAVED) for node in states if node.producer in program.places}
         function, makers = program.assemble(wanted)
-        fused, recipes = frozenset[int](), dict[Input, Recipe]()
+        gone: Mapping[int, str] = {}
+        recipes: Mapping[Input, Recipe] = {}
         if allow_fusion:
-            device = self._device.torch_device
-            said: Any = {"in_passes": triton.runs_on(device), "packs": device.type == "cpu"}
-            said["moments"] = _narrow(program, function) if by_moments else frozenset()
-            function, gone, recipes = fuse(function, self._count, **said)
-            fused = frozenset(makers[value] for value in gone if value in makers)
+            moments = _narrow(program, function) if by_moments else frozenset[Input]()
+            place = place_of(self._device.torch_device)
+            function, gone, recipes = fuse(function, Situation(place, self._count, moments=moments))
+        fused = {stages[makers[value]].node: rule for value, rule in gone.items() if value in makers}
         if self._sharing is not None:
             function = share_gradients(function, program, self._sharing)
             program.processes = self._sharing.processes
-        program.use(function, frozenset(stages[place].node for place in fused), recipes)
+        program.use(function, fused, recipes)
         return program
 
     def _stage(self, node: MPSNNFilterNode, kernel: ImageKernel) -> Stage:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import Any
 
+from openmps.metal.version import Version
 from openmps.ops.op import Input
 from openmps.ops.rewrite.recipe import Recipe
 from openmps.runtime.binding import HeldTensor
@@ -19,6 +20,10 @@ class DerivedInputs:
         self._recipes = recipes
         self._stages = stages
         self._made: dict[Input, tuple[Derived, list[Dependents]]] = {}
+
+    def versions(self) -> list[Version]:
+        """Of the memory that they are made of: they are bound to others in other versions."""
+        return [version for _, owners in self._made.values() for each in owners for version in each.versions()]
 
     def bound(self, prepared: Input) -> Derived:
         """What a prepared input is bound to: another one where memory that it is made of was replaced."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from openmps.checks import flag
+from openmps.checks import flag, of_kind
 from openmps.convention import current
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
@@ -40,12 +40,8 @@ class Results:
             raise MPSTypeError(who, "result_images", rule, type(result_images).__name__, remedy)
         given: Sequence[object] = [result_image] if result_images is None else list(result_images)
         flags = [result_image_is_needed] if result_images is None else results_are_needed
-        self.nodes: list[MPSNNImageNode] = []
-        for index, node in enumerate(given):
-            if not isinstance(node, MPSNNImageNode):
-                remedy = "Pass the result_image of a filter node"
-                raise MPSTypeError(who, f"result {index}", "must be an MPSNNImageNode", type(node).__name__, remedy)
-            self.nodes.append(node)
+        remedy = "Pass the result_image of a filter node"
+        self.nodes = [of_kind(who, f"result {at}", each, MPSNNImageNode, remedy) for at, each in enumerate(given)]
         if flags is not None and (isinstance(flags, str) or not isinstance(flags, Sequence)):
             raise MPSTypeError(who, "results_are_needed", "must be a sequence of flags", repr(flags), "Pass [flag]")
         named = "result_image_is_needed" if result_images is None else "results_are_needed"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
@@ -25,13 +24,12 @@ from openmps.graph.compile.derived_inputs import DerivedInputs, Recipe
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.nodes.rows import Asked
 from openmps.metal.device import CommandBuffer
-from openmps.metal.resource import epoch
+from openmps.metal.version import Version
 from openmps.ops.elements import Place
 from openmps.ops.op import Builder, Function, Input, Role, Value
 from openmps.ops.update.collectives import Processes
 from openmps.runtime.dispatch import Frame
-
-_MOST_SPARE = 4
+from openmps.runtime.step_trace import Traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +135,8 @@ class Program:
         self._readers: dict[MPSNNStateNode, tuple[int, ...]] = {}
         self.processes: Processes | None = None
         """Those that share each batch, if there are several."""
-        self.fused: frozenset[MPSNNFilterNode] = frozenset()
-        """The filters whose results never exist: they run as a part of a neighbour."""
+        self.fused: Mapping[MPSNNFilterNode, str] = {}
+        """The filters whose results never exist, as they run as a part of a neighbour, and the rules that did it."""
         self.function: Function
         self.parts: tuple[tuple[Role, str, int, Stage | None], ...]
         """Of each input of the function: role, name in its stage's function, and that stage; none for images."""
@@ -150,12 +148,12 @@ class Program:
         self.used: tuple[bool, ...]
         self.frame: Frame
         """Of encodes that lend nothing to one another."""
-        self.spare: deque[Any] = deque(maxlen=_MOST_SPARE)
-        """What earlier encodes have lent and nobody holds any more."""
-        self.lent_in_vain = 0
-        """How many times in a row what was lent has not come back."""
-        self._bound: list[Any] | None = None
-        self._epoch = -1
+        self.updates: Traced | None = None
+        """What was traced of the updates behind it, of dispatches with both."""
+        self._bound: list[Any] = []
+        self.versions: list[Version] = []
+        """Of what decides on the memory that stays bound."""
+        self._numbers: list[int] | None = None
         self._derived_inputs: DerivedInputs
         self._ordinary: dict[MPSNNImageNode, BatchTemplate] = {}
         self._temporary: dict[MPSNNImageNode, TemporaryTemplate] = {}
@@ -163,7 +161,7 @@ class Program:
     def use(
         self,
         function: Function,
-        fused: frozenset[MPSNNFilterNode],
+        fused: Mapping[MPSNNFilterNode, str],
         recipes: Mapping[Input, Recipe] = MappingProxyType({}),
     ) -> None:
         """Run ``function``, whose prepared inputs are made as ``recipes`` say."""
@@ -179,22 +177,28 @@ class Program:
         together = [list(group) for _, group in groups]
         self.handed_out = tuple((group[0].stage, tuple(output.name for output in group)) for group in together)
         self.asked = tuple(index for index, part in enumerate(self.parts) if not _stays(part[0], part[3]))
-        self._prepared = [index for index, part in enumerate(self.parts) if part[0] is Role.PREPARED]
         self.used = used_inputs(function)
-        self.frame = Frame(self.asked, None)
 
     def bound(self) -> list[Any]:
         """What the inputs of the function are bound to, a new list; nothing yet for those that each encode binds."""
-        if self._bound is None:
-            self._bound = [None] * len(self.parts)
-            for index, (role, name, _, stage) in enumerate(self.parts):
-                if stage is not None and _stays(role, stage):
-                    self._bound[index] = stage.kernel.bound(role, name, stage.plan, None)
-        if self._epoch != epoch.number:
-            self._epoch = epoch.number
-            for index in self._prepared:
-                self._bound[index] = self._derived_inputs.bound(self.function.inputs[index])
+        if [each.number for each in self.versions] != self._numbers:
+            self._bind()
         return self._bound.copy()
+
+    def _bind(self) -> None:
+        """Find what stays bound; dispatches from now on are of another frame."""
+        self._bound = [None] * len(self.parts)
+        kernels: dict[int, ImageKernel] = {}
+        for index, (role, name, _, stage) in enumerate(self.parts):
+            if role is Role.PREPARED:
+                self._bound[index] = self._derived_inputs.bound(self.function.inputs[index])
+            elif stage is not None and _stays(role, stage):
+                self._bound[index] = stage.kernel.bound(role, name, stage.plan, None)
+                kernels[id(stage.kernel)] = stage.kernel
+        versions = [version for each in kernels.values() for version in each.buffer_versions() or ()]
+        self.versions = [*versions, *self._derived_inputs.versions()]
+        self._numbers = [each.number for each in self.versions]
+        self.frame = Frame(self.asked, None)
 
     def memory(self, each: Input) -> Any:
         """The memory that an input of a kernel is bound to, where the function that runs does without it."""
@@ -229,6 +233,10 @@ class Program:
             found = tuple(place for place, stage in enumerate(self.stages) if node in stage.node.source_states)
             self._readers[node] = found
         return found
+
+    def taken(self, states: Iterable[MPSNNStateNode]) -> list[int]:
+        """The stages that read these states of the user's, and may put something into them."""
+        return [place for node in states for place in self.readers(node)]
 
     def assemble(self, wanted: set[tuple[int, str]] | None = None) -> tuple[Function, dict[int, int]]:
         """All functions end to end, and which stage made each image's value.
@@ -275,8 +283,7 @@ def _stays(role: Role, stage: Stage | None) -> bool:
         return True
     if stage is None:
         return False
-    bound_to = stage.kernel._bound_to  # pyright: ignore[reportPrivateUsage]
-    return role is Role.CONSTANT or (role is Role.BUFFER and bound_to is not None)
+    return role is Role.CONSTANT or (role is Role.BUFFER and stage.kernel.buffer_versions() is not None)
 
 
 def _operand(

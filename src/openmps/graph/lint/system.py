@@ -9,13 +9,14 @@ from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.graph.lint.findings import Finding, Severity
 from openmps.graph.lint.view import View
+from openmps.graph.nodes import neuron
+from openmps.graph.nodes.catalog import SINCE
 from openmps.graph.nodes.convolution import MPSCNNConvolutionGradientNode
 from openmps.graph.nodes.loss import MPSCNNYOLOLossNode
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, handle_label
-from openmps.graph.nodes.releases import FIRST, SINCE
+from openmps.graph.nodes.releases import FIRST
 from openmps.graph.nodes.trainable import TrainableNode
 from openmps.types import (
-    MPSCNNNeuronType,
     MPSImageEdgeMode,
     MPSNNConvolutionAccumulatorPrecisionOption,
     MPSNNPaddingMethod,
@@ -23,12 +24,6 @@ from openmps.types import (
 )
 
 _EDGES = (MPSImageEdgeMode.MIRROR, MPSImageEdgeMode.MIRROR_WITH_EDGE, MPSImageEdgeMode.CONSTANT)
-_LATE_NEURONS = {
-    MPSCNNNeuronType.POWER: "10.13.4",
-    MPSCNNNeuronType.EXPONENTIAL: "10.13.4",
-    MPSCNNNeuronType.LOGARITHM: "10.13.4",
-    MPSCNNNeuronType.GELU: "10.15",
-}
 
 
 def releases(view: View) -> Iterator[Finding]:
@@ -68,7 +63,7 @@ def _used(view: View, node: MPSNNFilterNode, kernel: Any) -> Iterator[tuple[str,
     fused = getattr(getattr(held, "descriptor", None), "fused_neuron_descriptor", None)
     if fused is not None and not isinstance(node, MPSCNNConvolutionGradientNode):
         yield "fusedNeuronDescriptor", "10.13.4"
-        yield f"the neuron {fused.neuron_type.name}", _LATE_NEURONS.get(fused.neuron_type, FIRST)
+        yield f"the neuron {fused.neuron_type.name}", neuron.SINCE.get(fused.neuron_type, FIRST)
     half = MPSNNConvolutionAccumulatorPrecisionOption.HALF
     if getattr(node, "accumulator_precision", None) is half and not isinstance(node, MPSNNGradientFilterNode):
         yield "accumulatorPrecision", "10.14"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openmps.checks import FLT_MAX, Shown, flag, listed
-from openmps.core.kernel.arguments import member
+from openmps.checks import FLT_MAX, Checked, Shown, flag, listed
+from openmps.core.kernel.arguments import member_of
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes.node import (
     MPSNNFilterNode,
@@ -166,14 +166,6 @@ class MPSNNDivisionNode(MPSNNBinaryArithmeticNode):
 class MPSNNComparisonNode(MPSNNBinaryArithmeticNode):
     """1 where two images compare as said, else 0 (MPSNNGraphNodes.h, macOS 10.14.1). No gradient."""
 
-    _comparison_type = MPSNNComparisonType.EQUAL
-
-    @property
-    def comparison_type(self) -> MPSNNComparisonType:
-        """How numbers are compared. Default EQUAL."""
-        return self._comparison_type
-
-    @comparison_type.setter
-    def comparison_type(self, value: MPSNNComparisonType) -> None:
-        rule = f"must be {', '.join(each.name for each in MPSNNComparisonType)}"
-        self._comparison_type = member(self.name, "comparison_type", MPSNNComparisonType, value, rule)
+    comparison_type = Checked[MPSNNComparisonType](
+        MPSNNComparisonType.EQUAL, member_of(MPSNNComparisonType), "How numbers are compared. Default EQUAL."
+    )

@@ -46,16 +46,17 @@ class Question(NamedTuple):
     former: str
     """The name that the method has in programs for version 0.1; it is kept for one release."""
 
-    def check(self, who: str, argument: str, value: object) -> None:
-        """Raise unless ``value`` is None or has the method; warn of one under its former name."""
+    def check(self, who: str, argument: str, value: Any) -> Any:
+        """``value`` if it is None or has the method; warns of one under its former name."""
         if value is None:
-            return
+            return None
         if self._method_of(value) is None:
             rule = f"must have a method {self.method}({self.arguments}), or be None"
             raise MPSTypeError(who, argument, rule, type(value).__name__)
         if not callable(getattr(value, self.method, None)):
             message = f"{who}: {argument} has a method {self.former}: call it {self.method}({self.arguments})"
             warnings.warn(message, DeprecationWarning, stacklevel=4)
+        return value
 
     def ask(self, callback: Any, *arguments: Any) -> Any:
         """The answer of a callback that was checked."""

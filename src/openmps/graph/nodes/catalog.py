@@ -1,8 +1,9 @@
-"""The table of nodes: for each class its kernel, its state, its gradient, and who updates its parameters."""
+"""The table of nodes: for each class its kernel, state and gradient, who updates its parameters, since when it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from openmps.convention import current
@@ -27,9 +28,10 @@ from openmps.graph.nodes import (
     softmax,
 )
 from openmps.graph.nodes import node as nodes
-from openmps.graph.nodes.callbacks import ALPHA, SCALAR_WEIGHT, TRANSFORM
+from openmps.graph.nodes.callbacks import ALPHA, SCALAR_WEIGHT, TRANSFORM, Question
 from openmps.graph.nodes.node import MPSNNFilterNode, describe, row_of
-from openmps.graph.nodes.rows import Asked, GradientRow, KernelRow, Reads, Row, Use
+from openmps.graph.nodes.releases import FIRST, FIRST_GRADIENTS
+from openmps.graph.nodes.rows import Asked, Form, GradientRow, KernelRow, Reads, Row, Use
 from openmps.graph.nodes.training import BATCH_STATISTICS, STATES_OF_IMAGES, WEIGHTS
 from openmps.kernels import arithmetic as arithmetic_kernels
 from openmps.kernels import concatenation as concatenation_kernels
@@ -93,14 +95,9 @@ def _parameter_gradients(kernel: Any, use: Use) -> None:
 
 def _batch_normalization(device: MTLDevice, data_source: Any, flags: MPSCNNBatchNormalizationFlags) -> Any:
     made = batch_normalization_kernels.WholeBatchNormalization(device, data_source)
-    made.uses_batch = _FLAGS.get(flags)
+    if flags is not MPSCNNBatchNormalizationFlags.DEFAULT:
+        made.uses_batch = flags is MPSCNNBatchNormalizationFlags.CALCULATE_STATISTICS_ALWAYS
     return made
-
-
-_FLAGS = {
-    MPSCNNBatchNormalizationFlags.CALCULATE_STATISTICS_ALWAYS: True,
-    MPSCNNBatchNormalizationFlags.CALCULATE_STATISTICS_NEVER: False,
-}
 
 
 def _statistics(kernel: batch_normalization_kernels.WholeBatchNormalization, use: Use) -> None:
@@ -140,22 +137,19 @@ def _transform(provider: Any, node: shape.MPSNNScaleNode, source: MPSImage, resu
     return TRANSFORM.ask(provider, source, node.sources[0].handle)
 
 
-def _alpha(callback: Any, node: Any, source: MPSImage, result: MPSImage) -> Any:
-    return ALPHA.ask(callback, source, result)
+def _by_images(kernel_property: str, question: Question) -> Asked:
+    def ask(callback: Any, node: Any, source: MPSImage, result: MPSImage) -> Any:
+        return question.ask(callback, source, result)
 
+    return Asked("property_call_back", kernel_property, ask)
 
-def _weight(callback: Any, node: Any, source: MPSImage, result: MPSImage) -> Any:
-    return SCALAR_WEIGHT.ask(callback, source, result)
-
-
-_WEIGHT = Asked("property_call_back", "weight", _weight)
 
 # --- what many rows say -----------------------------------------------------------------------------------------------
 
 _VALID = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_VALID_ONLY)
 _WINDOW = ("kernel_width", "kernel_height", "stride_in_pixels_x", "stride_in_pixels_y")
-_DILATED = ("kernel_width", "kernel_height", "dilation_rate_x", "dilation_rate_y", *_WINDOW[2:])
 _DILATION = ("dilation_rate_x", "dilation_rate_y")
+_DILATED = (*_WINDOW[:2], *_DILATION, *_WINDOW[2:])
 _FACTORS = ("integer_scale_factor_x", "integer_scale_factor_y")
 _SQUARE = ("kernel_width", "kernel_height")
 _ENERGY = ("alpha", "beta", "delta")
@@ -163,19 +157,16 @@ _CONTRAST = (*_ENERGY, "p0", "pm", "ps")
 _DROPOUT = ("keep_probability", "seed", "mask_stride_in_pixels")
 _TERMS = ("output_bias_terms", "output_scale_terms", "input_bias_terms", "input_scale_terms")
 _BINARY = ("weights", "type", "flags", "scale_value", *_TERMS)
+_AXES = ("pixels_x", "pixels_y", "feature_channels")
 _ARITHMETIC = (
-    "primary_scale",
-    "secondary_scale",
-    "bias",
-    "minimum_value",
-    "maximum_value",
-    "primary_stride_in_pixels_x",
-    "primary_stride_in_pixels_y",
-    "primary_stride_in_feature_channels",
-    "secondary_stride_in_pixels_x",
-    "secondary_stride_in_pixels_y",
-    "secondary_stride_in_feature_channels",
+    *("primary_scale", "secondary_scale", "bias"),
+    *(f"{source}_stride_in_{axis}" for source in ("primary", "secondary") for axis in _AXES),
+    *("minimum_value", "maximum_value"),
 )
+_PAIR = ("left_source", "right_source")
+_STYLED = Form(changes=("training_style",))
+_WEIGHTED = Form(changes=("accumulator_precision", "training_style"), has_window=True)
+_BINARY_FORM = Form(("source", "weights", "binary_terms", "type", "flags"), has_window=True)
 _CLAMP = {"edge_mode": MPSImageEdgeMode.CLAMP}
 """Pooling nodes clamp where kernels default to zeros (MPSNNGraphNodes.h)."""
 _OF_ONE = nodes.MPSNNGradientStateNode
@@ -185,48 +176,68 @@ _OF_WEIGHTS = nodes.MPSCNNConvolutionGradientStateNode
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def _convolution(node: Any, kernel: Any, gradient: Any, gradient_kernel: Any, **more: Any) -> Row:
+def _convolution(
+    node: Any,
+    kernel: Any,
+    gradient: Any,
+    gradient_kernel: Any,
+    since: str = FIRST_GRADIENTS,
+    state: Any = _OF_WEIGHTS,
+    swift: Form = _WEIGHTED,
+    gradient_swift: Form = _STYLED,
+    **more: Any,
+) -> Row:
     return Row(
-        node, _weighted(kernel), ("weights", "accumulator_precision"), state=more.pop("state", _OF_WEIGHTS),
+        node, _weighted(kernel), ("weights", "accumulator_precision"), state=state, training=WEIGHTS, swift=swift,
         gradient=GradientRow(
             gradient, gradient_kernel, ("weights",), takes=("weights",), copies=("training_style",),
-            settle=_parameter_gradients,
+            settle=_parameter_gradients, since=since, swift=gradient_swift,
         ),
-        training=WEIGHTS,
         **more,
     )  # fmt: skip
 
 
-def _plain(node: Any, kernel: Any, gradient: Any, gradient_kernel: Any, **more: Any) -> Row:
-    """A filter and a gradient whose kernels take nothing from the node."""
-    reads = more.pop("reads", Reads.SOURCE)
-    return Row(
-        node, kernel, state=_OF_ONE, gradient=GradientRow(gradient, gradient_kernel, reads=reads), **more
-    )  # fmt: skip
+def _loss(node: Any, kernel: Any, since: str, *arguments: str) -> Row:
+    return Row(node, kernel, arguments, is_gradient=True, since=since)
+
+
+def _softmax(node: Any, kernel: Any, gradient: Any, gradient_kernel: Any) -> Row:
+    return Row(node, kernel, state=_OF_ONE, gradient=GradientRow(gradient, gradient_kernel, reads=Reads.RESULT))
 
 
 def _pooling(node: Any, kernel: Any, gradient: Any, gradient_kernel: Any) -> Row:
     return Row(
-        node, kernel, _WINDOW, constants=_CLAMP, state=_OF_ONE,
+        node, kernel, _WINDOW, constants=_CLAMP, state=_OF_ONE, swift=Form(("source", *_WINDOW), has_window=True),
         gradient=GradientRow(gradient, gradient_kernel, _WINDOW, takes=(*_WINDOW, "padding_policy")),
     )  # fmt: skip
 
 
-def _arithmetic(node: Any, kernel: Any, gradient: GradientRow | None = None, more: tuple[str, ...] = ()) -> Row:
-    return Row(node, kernel, (), (*_ARITHMETIC, *more), state=None if gradient is None else _OF_TWO, gradient=gradient)
+def _arithmetic(
+    node: Any, kernel: Any, gradient: GradientRow | None = None, more: tuple[str, ...] = (), since: str = FIRST
+) -> Row:
+    return Row(
+        node, kernel, (), (*_ARITHMETIC, *more), state=None if gradient is None else _OF_TWO, gradient=gradient,
+        since=since, swift=Form(_PAIR, more, _ARITHMETIC),
+    )  # fmt: skip
 
 
 def _arithmetic_gradient(node: Any, kernel: Any, reads: Reads = Reads.SOURCE) -> GradientRow:
-    return GradientRow(node, kernel, ("is_secondary_source_filter",), reads=reads)
+    form = Form(("gradient_images", "forward_filter", "is_secondary_source_filter"))
+    return GradientRow(node, kernel, ("is_secondary_source_filter",), reads=reads, swift=form)
 
 
-def _local(node: Any, kernel: Any, gradient: GradientRow, arguments: tuple[str, ...], more: tuple[str, ...]) -> Row:
-    return Row(node, kernel, arguments, more, state=_OF_ONE, gradient=gradient)
+def _local(
+    node: Any, kernel: Any, gradient: GradientRow, arguments: tuple[str, ...], more: tuple[str, ...] = _ENERGY
+) -> Row:
+    return Row(node, kernel, arguments, more, state=_OF_ONE, gradient=gradient, swift=Form(settings=more))
 
 
 def _reduction(node: Any, kernel: Any, *more: str, gradient: GradientRow | None = None) -> Row:
     state = None if gradient is None else _OF_ONE
-    return Row(node, kernel, (), ("clip_rect_source", *more), state=state, gradient=gradient)
+    return Row(
+        node, kernel, (), ("clip_rect_source", *more), state=state, gradient=gradient, since="10.14.1",
+        swift=Form(settings=more, changes=("clip_rect_source",)),
+    )  # fmt: skip
 
 
 def _upsampling(node: Any, kernel: Any, gradient: Any, gradient_kernel: Any, *more: str) -> Row:
@@ -237,13 +248,14 @@ def _upsampling(node: Any, kernel: Any, gradient: Any, gradient_kernel: Any, *mo
 
 
 def _scale(node: Any, kernel: Any) -> Row:
-    return Row(node, kernel, size=_scaled, asked=Asked("transform_provider", "scale_transform", _transform))
+    asked = Asked("transform_provider", "scale_transform", _transform)
+    return Row(node, kernel, size=_scaled, asked=asked, swift=Form(("source", "output_size")))
 
 
-def _normalization(node: Any, kernel: Any, gradient: Any, gradient_kernel: Any) -> Row:
+def _normalization(node: Any, kernel: Any, gradient: Any, gradient_kernel: Any, since: str) -> Row:
     return Row(
-        node, kernel, ("data_source",), state=_OF_ONE,
-        gradient=GradientRow(gradient, gradient_kernel, copies=("training_style",)), training=STATES_OF_IMAGES,
+        node, kernel, ("data_source",), state=_OF_ONE, training=STATES_OF_IMAGES, since=since, swift=_STYLED,
+        gradient=GradientRow(gradient, gradient_kernel, copies=("training_style",), since=since, swift=_STYLED),
     )  # fmt: skip
 
 
@@ -254,18 +266,26 @@ NODES: tuple[Row, ...] = (
     ),
     _convolution(
         convolution.MPSCNNFullyConnectedNode, convolution_kernels.MPSCNNFullyConnected,
-        convolution.MPSCNNFullyConnectedGradientNode, convolution_kernels.MPSCNNFullyConnectedGradient,
+        convolution.MPSCNNFullyConnectedGradientNode, convolution_kernels.MPSCNNFullyConnectedGradient, "10.15",
         padding=_VALID,
     ),
     _convolution(
         convolution.MPSCNNConvolutionTransposeNode, convolution_kernels.MPSCNNConvolutionTranspose,
         convolution.MPSCNNConvolutionTransposeGradientNode, convolution_kernels.MPSCNNConvolutionTransposeGradient,
-        state=nodes.MPSCNNConvolutionTransposeGradientStateNode,
+        "10.15", state=nodes.MPSCNNConvolutionTransposeGradientStateNode,
+        swift=replace(_WEIGHTED, arguments=("source", "paired_state", "weights")),
+        gradient_swift=replace(
+            _STYLED,
+            arguments=("source_gradient", "source_image", "convolution_transpose_gradient_state", "weights"),
+        ),
     ),
-    Row(convolution.MPSCNNBinaryConvolutionNode, _binary(binary_kernels.MPSCNNBinaryConvolution), _BINARY),
+    Row(
+        convolution.MPSCNNBinaryConvolutionNode, _binary(binary_kernels.MPSCNNBinaryConvolution), _BINARY,
+        swift=_BINARY_FORM,
+    ),
     Row(
         convolution.MPSCNNBinaryFullyConnectedNode, _binary(binary_kernels.MPSCNNBinaryFullyConnected), _BINARY,
-        padding=_VALID,
+        padding=_VALID, swift=_BINARY_FORM,
     ),
     Row(
         neuron.MPSCNNNeuronNode, neuron_kernels.MPSCNNNeuron, ("descriptor",), state=_OF_ONE,
@@ -287,39 +307,39 @@ NODES: tuple[Row, ...] = (
     ),
     Row(
         pooling.MPSCNNDilatedPoolingMaxNode, pooling_kernels.MPSCNNDilatedPoolingMax, _DILATED,
-        constants=_CLAMP, state=_OF_ONE,
+        constants=_CLAMP, state=_OF_ONE, swift=Form(("source", *_WINDOW, *_DILATION), has_window=True),
         gradient=GradientRow(
             pooling.MPSCNNDilatedPoolingMaxGradientNode, pooling_kernels.MPSCNNDilatedPoolingMaxGradient, _DILATED,
-            takes=(*_WINDOW, *_DILATION), copies=("padding_policy",),
+            takes=(*_WINDOW, *_DILATION), copies=("padding_policy",), swift=Form(has_window=True),
         ),
     ),
     Row(
         normalization.MPSCNNBatchNormalizationNode, _batch_normalization, ("data_source", "flags"), settle=_statistics,
-        state=_OF_ONE,
+        state=_OF_ONE, training=BATCH_STATISTICS, since=FIRST_GRADIENTS,
+        swift=Form(changes=("flags", "training_style")),
         gradient=GradientRow(
             normalization.MPSCNNBatchNormalizationGradientNode,
-            batch_normalization_kernels.WholeBatchNormalizationGradient, copies=("training_style",),
+            batch_normalization_kernels.WholeBatchNormalizationGradient, copies=("training_style",), swift=_STYLED,
         ),
-        training=BATCH_STATISTICS,
     ),
     _normalization(
         normalization.MPSCNNInstanceNormalizationNode, group_normalization_kernels.MPSCNNInstanceNormalization,
         normalization.MPSCNNInstanceNormalizationGradientNode,
-        group_normalization_kernels.MPSCNNInstanceNormalizationGradient,
+        group_normalization_kernels.MPSCNNInstanceNormalizationGradient, FIRST_GRADIENTS,
     ),
     _normalization(
         normalization.MPSCNNGroupNormalizationNode, group_normalization_kernels.MPSCNNGroupNormalization,
         normalization.MPSCNNGroupNormalizationGradientNode,
-        group_normalization_kernels.MPSCNNGroupNormalizationGradient,
+        group_normalization_kernels.MPSCNNGroupNormalizationGradient, "10.15",
     ),
     _local(
         local_normalization.MPSCNNSpatialNormalizationNode, normalization_kernels.MPSCNNSpatialNormalization,
         GradientRow(
             local_normalization.MPSCNNSpatialNormalizationGradientNode,
             normalization_kernels.MPSCNNSpatialNormalizationGradient, _SQUARE, _ENERGY,
-            takes=("kernel_size",), copies=(*_SQUARE, *_ENERGY),
+            takes=("kernel_size",), copies=(*_SQUARE, *_ENERGY), swift=Form(settings=_ENERGY),
         ),
-        _SQUARE, _ENERGY,
+        _SQUARE,
     ),
     _local(
         local_normalization.MPSCNNLocalContrastNormalizationNode,
@@ -327,7 +347,7 @@ NODES: tuple[Row, ...] = (
         GradientRow(
             local_normalization.MPSCNNLocalContrastNormalizationGradientNode,
             normalization_kernels.MPSCNNLocalContrastNormalizationGradient, _SQUARE, _CONTRAST,
-            takes=_SQUARE, copies=_CONTRAST,
+            takes=_SQUARE, copies=_CONTRAST, swift=Form(settings=_CONTRAST),
         ),
         _SQUARE, _CONTRAST,
     ),
@@ -338,31 +358,33 @@ NODES: tuple[Row, ...] = (
             local_normalization.MPSCNNCrossChannelNormalizationGradientNode,
             normalization_kernels.MPSCNNCrossChannelNormalizationGradient, ("kernel_size",), takes=("kernel_size",),
         ),
-        ("kernel_size",), _ENERGY,
+        ("kernel_size",),
     ),
-    _plain(
+    _softmax(
         softmax.MPSCNNSoftMaxNode, softmax_kernels.MPSCNNSoftMax,
-        softmax.MPSCNNSoftMaxGradientNode, softmax_kernels.MPSCNNSoftMaxGradient, reads=Reads.RESULT,
+        softmax.MPSCNNSoftMaxGradientNode, softmax_kernels.MPSCNNSoftMaxGradient,
     ),
-    _plain(
+    _softmax(
         softmax.MPSCNNLogSoftMaxNode, softmax_kernels.MPSCNNLogSoftMax,
-        softmax.MPSCNNLogSoftMaxGradientNode, softmax_kernels.MPSCNNLogSoftMaxGradient, reads=Reads.RESULT,
+        softmax.MPSCNNLogSoftMaxGradientNode, softmax_kernels.MPSCNNLogSoftMaxGradient,
     ),
     Row(
-        dropout.MPSCNNDropoutNode, dropout_kernels.MPSCNNDropout, _DROPOUT, state=_OF_ONE,
+        dropout.MPSCNNDropoutNode, dropout_kernels.MPSCNNDropout, _DROPOUT, state=_OF_ONE, since=FIRST_GRADIENTS,
         gradient=GradientRow(
             dropout.MPSCNNDropoutGradientNode, dropout_kernels.MPSCNNDropoutGradient, _DROPOUT, takes=_DROPOUT
         ),
     ),
-    Row(loss.MPSCNNLossNode, loss_kernels.MPSCNNLoss, ("loss_descriptor",), is_gradient=True),
-    Row(loss.MPSCNNYOLOLossNode, loss_kernels.MPSCNNYOLOLoss, ("loss_descriptor",), is_gradient=True),
-    Row(loss.MPSNNInitialGradientNode, loss_kernels.MPSNNInitialGradient, is_gradient=True),
+    _loss(loss.MPSCNNLossNode, loss_kernels.MPSCNNLoss, FIRST_GRADIENTS, "loss_descriptor"),
+    _loss(loss.MPSCNNYOLOLossNode, loss_kernels.MPSCNNYOLOLoss, FIRST_GRADIENTS, "loss_descriptor"),
+    _loss(loss.MPSNNInitialGradientNode, loss_kernels.MPSNNInitialGradient, "10.15"),
     Row(
-        loss.MPSNNForwardLossNode, loss_kernels.MPSNNForwardLoss, ("loss_descriptor",), images=1, asked=_WEIGHT,
-        state=_OF_ONE,
+        loss.MPSNNForwardLossNode, loss_kernels.MPSNNForwardLoss, ("loss_descriptor",), images=1,
+        asked=_by_images("weight", SCALAR_WEIGHT), state=_OF_ONE, since="10.15",
+        swift=Form(("sources", "loss_descriptor")),
         gradient=GradientRow(
             loss.MPSNNLossGradientNode, _loss_gradient, ("loss_descriptor", "is_labels_gradient_filter"), images=2,
-            copies=("property_call_back",),
+            copies=("property_call_back",), since="10.15",
+            swift=Form(("sources", "gradient_state", "loss_descriptor", "is_labels_gradient_filter")),
         ),
     ),
     _arithmetic(
@@ -380,7 +402,9 @@ NODES: tuple[Row, ...] = (
         ),
     ),
     _arithmetic(arithmetic.MPSNNDivisionNode, arithmetic_kernels.MPSCNNDivide),
-    _arithmetic(arithmetic.MPSNNComparisonNode, arithmetic_kernels.MPSNNCompare, more=("comparison_type",)),
+    _arithmetic(
+        arithmetic.MPSNNComparisonNode, arithmetic_kernels.MPSNNCompare, more=("comparison_type",), since="10.14.1"
+    ),
     _reduction(reduction.MPSNNReductionRowMinNode, reduce_kernels.MPSNNReduceRowMin),
     _reduction(reduction.MPSNNReductionRowMaxNode, reduce_kernels.MPSNNReduceRowMax),
     _reduction(reduction.MPSNNReductionRowMeanNode, reduce_kernels.MPSNNReduceRowMean),
@@ -401,16 +425,18 @@ NODES: tuple[Row, ...] = (
     ),
     _reduction(
         reduction.MPSNNReductionSpatialMeanNode, reduce_kernels.SpatialMean,
-        gradient=GradientRow(reduction.MPSNNReductionSpatialMeanGradientNode, reduce_kernels.SpatialMeanGradient),
+        gradient=GradientRow(
+            reduction.MPSNNReductionSpatialMeanGradientNode, reduce_kernels.SpatialMeanGradient, since="10.14.1"
+        ),
     ),
-    _plain(
-        shape.MPSNNReshapeNode, reshape_kernels.MPSNNReshape,
-        shape.MPSNNReshapeGradientNode, reshape_kernels.MPSNNReshapeGradient, size=_reshaped,
+    Row(
+        shape.MPSNNReshapeNode, reshape_kernels.MPSNNReshape, size=_reshaped, state=_OF_ONE, since="10.14.1",
+        gradient=GradientRow(shape.MPSNNReshapeGradientNode, reshape_kernels.MPSNNReshapeGradient, since="10.14.1"),
     ),
     Row(
         shape.MPSNNPadNode, pad_kernels.MPSNNPad, ("padding_size_before", "padding_size_after"),
-        ("edge_mode", "fill_value"), state=_OF_ONE,
-        gradient=GradientRow(shape.MPSNNPadGradientNode, pad_kernels.MPSNNPadGradient),
+        ("edge_mode", "fill_value"), state=_OF_ONE, since="10.14.1", swift=Form(changes=("fill_value",)),
+        gradient=GradientRow(shape.MPSNNPadGradientNode, pad_kernels.MPSNNPadGradient, since="10.14.1"),
     ),
     _scale(shape.MPSNNBilinearScaleNode, image_scale_kernels.MPSImageBilinearScale),
     _scale(shape.MPSNNLanczosScaleNode, image_scale_kernels.MPSImageLanczosScale),
@@ -425,17 +451,18 @@ NODES: tuple[Row, ...] = (
     ),
     Row(
         gram_matrix.MPSNNGramMatrixCalculationNode, gram_matrix_kernels.MPSNNGramMatrixCalculation, ("alpha",),
-        state=_OF_ONE, asked=Asked("property_call_back", "alpha", _alpha),
+        state=_OF_ONE, asked=_by_images("alpha", ALPHA), since="10.15",
         gradient=GradientRow(
             gram_matrix.MPSNNGramMatrixCalculationGradientNode,
-            gram_matrix_kernels.MPSNNGramMatrixCalculationGradient, ("alpha",), takes=("alpha",),
+            gram_matrix_kernels.MPSNNGramMatrixCalculationGradient, ("alpha",), takes=("alpha",), since="10.15",
         ),
     ),
     Row(
         concatenation.MPSNNConcatenationNode, _concatenation, ("sources",), check=concatenation.check_sizes,
         state=nodes.MPSNNMultiaryGradientStateNode,
         gradient=GradientRow(
-            concatenation.MPSNNConcatenationGradientNode, concatenation_kernels.ConcatenationGradient, ("index",)
+            concatenation.MPSNNConcatenationGradientNode, concatenation_kernels.ConcatenationGradient, ("index",),
+            swift=Form(("gradient_filters", "index")),
         ),
     ),
 )  # fmt: skip
@@ -450,6 +477,13 @@ def rows() -> Iterator[KernelRow]:
         yield row
         if row.gradient is not None:
             yield row.gradient
+
+
+SINCE: Mapping[str, str] = {
+    **{row.node.__name__: row.since for row in rows()},
+    **{neuron.CLASSES[kind].__name__: macos for kind, macos in neuron.SINCE.items()},
+}
+"""The first macOS of each node class."""
 
 
 def make_kernel(node: MPSNNFilterNode, device: MTLDevice) -> ImageKernel:

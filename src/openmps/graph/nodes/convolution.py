@@ -5,8 +5,8 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, NamedTuple, Never, cast
 
-from openmps.checks import Shown
-from openmps.core.kernel.arguments import member
+from openmps.checks import Checked, Shown
+from openmps.core.kernel.arguments import member, member_of
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes.node import (
     MPSCNNConvolutionGradientStateNode,
@@ -54,17 +54,12 @@ class MPSCNNConvolutionNode(_Weighted):
     ) -> None:
         MPSNNFilterNode.__init__(self, sources, states)
         self._take_weights(weights)
-        self._accumulator_precision = MPSNNConvolutionAccumulatorPrecisionOption.FLOAT
 
-    @property
-    def accumulator_precision(self) -> MPSNNConvolutionAccumulatorPrecisionOption:
-        """Precision of sums (macOS 10.14): FLOAT; kernels use single precision whatever is asked for."""
-        return self._accumulator_precision
-
-    @accumulator_precision.setter
-    def accumulator_precision(self, value: MPSNNConvolutionAccumulatorPrecisionOption) -> None:
-        kind = MPSNNConvolutionAccumulatorPrecisionOption
-        self._accumulator_precision = member(self.name, "accumulator_precision", kind, value, "must be HALF or FLOAT")
+    accumulator_precision = Checked[MPSNNConvolutionAccumulatorPrecisionOption](
+        MPSNNConvolutionAccumulatorPrecisionOption.FLOAT,
+        member_of(MPSNNConvolutionAccumulatorPrecisionOption, "must be HALF or FLOAT"),
+        "Precision of sums (macOS 10.14): FLOAT; kernels use single precision whatever is asked for.",
+    )
 
     @property
     def convolution_gradient_state(self) -> MPSCNNConvolutionGradientStateNode | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openmps.checks import Shown, number
+from openmps.checks import Checked, Shown, number
 from openmps.graph.nodes.callbacks import ALPHA, MPSNNGramMatrixCallback
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 
@@ -13,23 +13,15 @@ class MPSNNGramMatrixCalculationNode(MPSNNFilterNode):
     See `MPSNNGramMatrixCalculation`. ``alpha`` multiplies them, 1 unless given.
     """
 
-    _callback: MPSNNGramMatrixCallback | None = None
-
     def __init__(self, source: MPSNNImageNode, alpha: float = 1.0) -> None:
         super().__init__([source])
         self._alpha = number(self.name, "alpha", alpha)
 
     alpha = Shown[float]("_alpha", "Factor of the result. Default 1.")
 
-    @property
-    def property_call_back(self) -> MPSNNGramMatrixCallback | None:
-        """Asked for `alpha` at each encode, if there is one. Default None."""
-        return self._callback
-
-    @property_call_back.setter
-    def property_call_back(self, value: MPSNNGramMatrixCallback | None) -> None:
-        ALPHA.check(self.name, "property_call_back", value)
-        self._callback = value
+    property_call_back = Checked[MPSNNGramMatrixCallback | None](
+        None, ALPHA.check, "Asked for `alpha` at each encode, if there is one. Default None."
+    )
 
 
 class MPSNNGramMatrixCalculationGradientNode(MPSNNGradientFilterNode):

@@ -34,10 +34,7 @@ class _SquareWindow:
     def _set_size(self, kernel_size: int) -> None:
         self.kernel_width = self.kernel_height = whole(type(self).__name__, "kernel_size", kernel_size)
 
-    @property
-    def kernel_size(self) -> int:
-        """Columns of the window. Our addition."""
-        return self.kernel_width
+    kernel_size = Shown[int]("kernel_width", "Columns of the window. Our addition.")
 
 
 class MPSCNNSpatialNormalizationNode(_SquareWindow, MPSCNNNormalizationNode):
@@ -146,10 +143,7 @@ class MPSCNNCrossChannelNormalizationNode(MPSCNNNormalizationNode):
         super().__init__(source)
         self.kernel_size_in_feature_channels = whole(self.name, "kernel_size", kernel_size)
 
-    @property
-    def kernel_size(self) -> int:
-        """Channels of the window. Our addition."""
-        return self.kernel_size_in_feature_channels
+    kernel_size = Shown[int]("kernel_size_in_feature_channels", "Channels of the window. Our addition.")
 
 
 class MPSCNNCrossChannelNormalizationGradientNode(MPSNNGradientFilterNode):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes.callbacks import SCALAR_WEIGHT, MPSNNLossCallback
 from openmps.graph.nodes.node import (
@@ -21,9 +21,7 @@ from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 def _checked(who: str, descriptor: Any, kind: type[Any]) -> Any:
     """A copy of a descriptor."""
-    if not isinstance(descriptor, kind):
-        raise MPSTypeError(who, "loss_descriptor", f"must be an {kind.__name__}", type(descriptor).__name__)
-    return descriptor.copy()
+    return of_kind(who, "loss_descriptor", descriptor, kind).copy()
 
 
 # --- losses whose result is the gradient ------------------------------------------------------------------------------
@@ -111,8 +109,7 @@ class _ImageLoss(MPSNNFilterNode):
 
     @property_call_back.setter
     def property_call_back(self, value: MPSNNLossCallback | None) -> None:
-        SCALAR_WEIGHT.check(self.name, "property_call_back", value)
-        self._callback = value
+        self._callback = SCALAR_WEIGHT.check(self.name, "property_call_back", value)
 
 
 def _listed(who: str, what: str, images: object, counts: tuple[int, int]) -> list[MPSNNImageNode]:

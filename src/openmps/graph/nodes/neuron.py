@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.core.neuron import MPSNNNeuronDescriptor
-from openmps.errors import MPSTypeError
 from openmps.graph.nodes.node import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
     MPSNNImageNode,
     MPSNNStateNode,
 )
+from openmps.graph.nodes.releases import FIRST, FIRST_GRADIENTS
 from openmps.selectors import takes
 from openmps.types import MPSCNNNeuronType
 
@@ -30,18 +30,16 @@ class MPSCNNNeuronNode(MPSNNFilterNode):
 
     def __init__(self, source: MPSNNImageNode, descriptor: MPSNNNeuronDescriptor) -> None:
         super().__init__([source])
-        if not isinstance(descriptor, MPSNNNeuronDescriptor):
-            raise MPSTypeError(self.name, "descriptor", "must be an MPSNNNeuronDescriptor", type(descriptor).__name__)
-        self._descriptor = descriptor.copy()
+        self._descriptor = of_kind(self.name, "descriptor", descriptor, MPSNNNeuronDescriptor).copy()
         if type(self) is MPSCNNNeuronNode:
             # The subclasses differ in their constructors only.
-            self.__class__ = _CLASSES.get(descriptor.neuron_type, MPSCNNNeuronNode)
+            self.__class__ = CLASSES.get(descriptor.neuron_type, MPSCNNNeuronNode)
 
-    def __init_subclass__(cls, neuron_type: MPSCNNNeuronType | None = None) -> None:
+    def __init_subclass__(cls, neuron_type: MPSCNNNeuronType | None = None, since: str = FIRST) -> None:
         super().__init_subclass__()
         if neuron_type is not None:
             cls._neuron_type = neuron_type
-            _CLASSES[neuron_type] = cls
+            CLASSES[neuron_type], SINCE[neuron_type] = cls, since
 
     descriptor = Shown[MPSNNNeuronDescriptor]("_descriptor", "Type and parameters: a copy of what was given.")
     a = Shown[float]("_descriptor.a", "Parameter a.")
@@ -49,8 +47,10 @@ class MPSCNNNeuronNode(MPSNNFilterNode):
     c = Shown[float]("_descriptor.c", "Parameter c.")
 
 
-_CLASSES: dict[MPSCNNNeuronType, type[MPSCNNNeuronNode]] = {}
+CLASSES: dict[MPSCNNNeuronType, type[MPSCNNNeuronNode]] = {}
 """The subclass of each type."""
+SINCE: dict[MPSCNNNeuronType, str] = {}
+"""The first macOS that has it."""
 
 
 class MPSCNNNeuronGradientNode(MPSNNGradientFilterNode):
@@ -64,9 +64,7 @@ class MPSCNNNeuronGradientNode(MPSNNGradientFilterNode):
         descriptor: MPSNNNeuronDescriptor,
     ) -> None:
         super().__init__(source_gradient, source_image, gradient_state)
-        if not isinstance(descriptor, MPSNNNeuronDescriptor):
-            raise MPSTypeError(self.name, "descriptor", "must be an MPSNNNeuronDescriptor", type(descriptor).__name__)
-        self._descriptor = descriptor.copy()
+        self._descriptor = of_kind(self.name, "descriptor", descriptor, MPSNNNeuronDescriptor).copy()
 
     descriptor = Shown[MPSNNNeuronDescriptor]("_descriptor", "Type and parameters of the forward neuron.")
 
@@ -145,19 +143,19 @@ class MPSCNNNeuronTanHNode(_WithAB, neuron_type=MPSCNNNeuronType.TANH):
     """a tanh(b x) (MPSNNGraphNodes.h, macOS 10.13)."""
 
 
-class MPSCNNNeuronPowerNode(_WithABC, neuron_type=MPSCNNNeuronType.POWER):
+class MPSCNNNeuronPowerNode(_WithABC, neuron_type=MPSCNNNeuronType.POWER, since=FIRST_GRADIENTS):
     """(a x + b) ^ c (MPSNNGraphNodes.h, macOS 10.13.4)."""
 
 
-class MPSCNNNeuronExponentialNode(_WithABC, neuron_type=MPSCNNNeuronType.EXPONENTIAL):
+class MPSCNNNeuronExponentialNode(_WithABC, neuron_type=MPSCNNNeuronType.EXPONENTIAL, since=FIRST_GRADIENTS):
     """c ^ (a x + b), base e if c = -1 (MPSNNGraphNodes.h, macOS 10.13.4)."""
 
 
-class MPSCNNNeuronLogarithmNode(_WithABC, neuron_type=MPSCNNNeuronType.LOGARITHM):
+class MPSCNNNeuronLogarithmNode(_WithABC, neuron_type=MPSCNNNeuronType.LOGARITHM, since=FIRST_GRADIENTS):
     """log_c(a x + b), natural if c = -1 (MPSNNGraphNodes.h, macOS 10.13.4)."""
 
 
-class MPSCNNNeuronGeLUNode(_Plain, neuron_type=MPSCNNNeuronType.GELU):
+class MPSCNNNeuronGeLUNode(_Plain, neuron_type=MPSCNNNeuronType.GELU, since="10.15"):
     """x / 2 (1 + erf(x / sqrt 2)) (MPSNNGraphNodes.h, macOS 10.15)."""
 
 

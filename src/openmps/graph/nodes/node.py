@@ -7,10 +7,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from openmps.checks import KnownAttributes, Labelled, MaybeNone, NamedAttributes, Shown, described, listed
+from openmps.checks import (
+    Checked,
+    KnownAttributes,
+    Labelled,
+    MaybeNone,
+    NamedAttributes,
+    Shown,
+    described,
+    having,
+    listed,
+    of_kind,
+    or_none,
+)
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
@@ -50,6 +62,14 @@ def handle_label(handle: MPSHandle | MPSImage | None) -> str | None:
     return handle.label()
 
 
+_labelled = having("label", "must have a label(), or be an MPSImage", 'Pass Handle("a name")')
+
+
+def _checked_handle(who: str, argument: str, value: object) -> MPSHandle | MPSImage:
+    """An image, or what has a ``label()``."""
+    return value if isinstance(value, MPSImage) else _labelled(who, argument, value)
+
+
 class _Exportable(NamedAttributes):
     """What image and state nodes share: a handle, a producer, and whether an encode hands them out."""
 
@@ -62,27 +82,34 @@ class _Exportable(NamedAttributes):
         self.handle = handle
         self._producer = producer
 
-    @property
-    def handle(self) -> MPSHandle | MPSImage | None:
-        """Any object with a ``label()``, or an image, by which the user knows it; None by default."""
-        return self._handle
-
-    @handle.setter
-    def handle(self, value: MPSHandle | MPSImage | None) -> None:
-        if value is not None and not isinstance(value, MPSImage) and not callable(getattr(value, "label", None)):
-            rule = "must have a label(), or be an MPSImage"
-            raise MPSTypeError(type(self).__name__, "handle", rule, type(value).__name__, 'Pass Handle("a name")')
-        self._handle = value
-
+    handle = Checked["MPSHandle | MPSImage | None"](
+        None,
+        or_none(_checked_handle),
+        "Any object with a ``label()``, or an image, by which the user knows it; None by default.",
+    )
     producer = Shown["MPSNNFilterNode | None"](
         "_producer", "The filter node that makes it; None for an input of the graph."
     )
 
     def __repr__(self) -> str:
         made = f" of {self._producer!r}" if self._producer is not None else " (input)"
-        text = handle_label(self._handle)
+        text = handle_label(self.handle)
         label = "" if text is None else f" {text!r}"
         return f"<{type(self).__name__}{label}{made}>"
+
+
+def checked_format(who: str, argument: str, value: object, *, or_none: bool = False) -> MPSImageFeatureChannelFormat:
+    """A format that images can be stored in, or NONE where that is allowed."""
+    allowed = [MPSImageFeatureChannelFormat.NONE] * or_none + list(NUMPY_DTYPES)
+    if value not in allowed:
+        raise MPSArgumentError(who, argument, f"must be {', '.join(each.name for each in allowed)}", repr(value))
+    return MPSImageFeatureChannelFormat(value)  # pyright: ignore[reportArgumentType]
+
+
+checked_allocator = having(
+    "image", "must have a method image(command_buffer, image_descriptor, kernel)", "Use MPSImage.default_allocator()"
+)
+"""The check of an object that makes images."""
 
 
 class MPSNNImageNode(_Exportable):
@@ -100,8 +127,6 @@ class MPSNNImageNode(_Exportable):
 
     def __init__(self, handle: MPSHandle | MPSImage | None = None, *, producer: MPSNNFilterNode | None = None) -> None:
         super().__init__(handle, producer)
-        self._format = MPSImageFeatureChannelFormat.NONE
-        self._allocator: MPSImageAllocator = MPSTemporaryImage.default_allocator()
 
     @classmethod
     def exported_node(cls, handle: MPSHandle | MPSImage | None = None) -> MPSNNImageNode:
@@ -110,39 +135,16 @@ class MPSNNImageNode(_Exportable):
         node.export_from_graph = True
         return node
 
-    @property
-    def format(self) -> MPSImageFeatureChannelFormat:
-        """How the image is stored; NONE, the default, leaves it to `MPSNNGraph.format`."""
-        return self._format
-
-    @format.setter
-    def format(self, value: MPSImageFeatureChannelFormat) -> None:
-        self._format = checked_format(type(self).__name__, value, or_none=True)
-
-    @property
-    def image_allocator(self) -> MPSImageAllocator:
-        """Makes the image if it is exported. Default: temporary images; the CPU can read those of `MPSImage`."""
-        return self._allocator
-
-    @image_allocator.setter
-    def image_allocator(self, value: MPSImageAllocator) -> None:
-        self._allocator = checked_allocator(type(self).__name__, "image_allocator", value)
-
-
-def checked_format(who: str, value: object, *, or_none: bool = False) -> MPSImageFeatureChannelFormat:
-    """A format that images can be stored in, or NONE where that is allowed."""
-    allowed = [MPSImageFeatureChannelFormat.NONE] * or_none + list(NUMPY_DTYPES)
-    if value not in allowed:
-        raise MPSArgumentError(who, "format", f"must be {', '.join(each.name for each in allowed)}", repr(value))
-    return MPSImageFeatureChannelFormat(value)  # pyright: ignore[reportArgumentType]
-
-
-def checked_allocator(who: str, argument: str, value: MPSImageAllocator) -> MPSImageAllocator:
-    """An object that makes images."""
-    if not callable(getattr(value, "image", None)):
-        rule = "must have a method image(command_buffer, image_descriptor, kernel)"
-        raise MPSTypeError(who, argument, rule, type(value).__name__, "Use MPSImage.default_allocator()")
-    return value
+    format = Checked[MPSImageFeatureChannelFormat](
+        MPSImageFeatureChannelFormat.NONE,
+        partial(checked_format, or_none=True),
+        "How the image is stored; NONE, the default, leaves it to `MPSNNGraph.format`.",
+    )
+    image_allocator = Checked[MPSImageAllocator](
+        MPSTemporaryImage.default_allocator(),
+        checked_allocator,
+        "Makes the image if it is exported. Default: temporary images; the CPU can read those of `MPSImage`.",
+    )
 
 
 class MPSNNStateNode(_Exportable):
@@ -197,9 +199,6 @@ def derive_by(derivation: Derivation) -> None:
     _derivation = derivation
 
 
-_SAME = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_SAME)
-
-
 class MPSNNFilterNode(NamedAttributes, Labelled):
     """The base of filter nodes (MPSNNGraphNodes.h, macOS 10.13).
 
@@ -219,9 +218,8 @@ class MPSNNFilterNode(NamedAttributes, Labelled):
         sources = listed(type(self).__name__, "sources", sources, "MPSNNImageNode")
         states = listed(type(self).__name__, "states", states, "MPSNNStateNode")
         for index, source in enumerate(sources):
-            if not isinstance(source, MPSNNImageNode):
-                rule, remedy = "must be an MPSNNImageNode", "Pass the result_image of the filter before"
-                raise MPSTypeError(type(self).__name__, f"source {index}", rule, type(source).__name__, remedy)
+            remedy = "Pass the result_image of the filter before"
+            of_kind(type(self).__name__, f"source {index}", source, MPSNNImageNode, remedy)
         if not sources:
             raise MPSArgumentError(type(self).__name__, "sources", "must be at least one image node", 0)
         self._sources = tuple(sources)
@@ -230,7 +228,8 @@ class MPSNNFilterNode(NamedAttributes, Labelled):
         self._result_image.format = sources[0].format
         row = self._row if isinstance(self._row, Row) else None
         self._result_states: list[MPSNNStateNode] = [] if row is None or row.state is None else [row.state(self)]
-        self._padding_policy: MPSNNPadding = _SAME if row is None or row.padding is None else row.padding
+        if row is not None and row.padding is not None:
+            self._padding_policy = row.padding
 
     sources = Shown[tuple[MPSNNImageNode, ...]]("_sources", "The image nodes that the filter reads.")
     source_states = Shown[tuple[MPSNNStateNode, ...]]("_source_states", "The state nodes that the filter reads.")
@@ -246,17 +245,11 @@ class MPSNNFilterNode(NamedAttributes, Labelled):
         """The first of the result states."""
         return self._result_states[0] if self._result_states else None
 
-    @property
-    def padding_policy(self) -> MPSNNPadding:
-        """Places and sizes the result. Default: same size, centred, the remainder top left."""
-        return self._padding_policy
-
-    @padding_policy.setter
-    def padding_policy(self, value: MPSNNPadding) -> None:
-        if not callable(getattr(value, "padding_method", None)):
-            rule = "must have a padding_method()"
-            raise MPSTypeError(self.name, "padding_policy", rule, type(value).__name__, "Use MPSNNDefaultPadding")
-        self._padding_policy = value
+    padding_policy = Checked[MPSNNPadding](
+        MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_SAME),
+        having("padding_method", "must have a padding_method()", "Use MPSNNDefaultPadding"),
+        "Places and sizes the result. Default: same size, centred, the remainder top left.",
+    )
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from openmps.checks import Shown
+from openmps.checks import Checked, Shown
 from openmps.core.data_source import check_methods
 from openmps.errors import MPSArgumentError
 from openmps.graph.nodes.node import MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
@@ -23,6 +23,13 @@ _FLAGS = (
     MPSCNNBatchNormalizationFlags.CALCULATE_STATISTICS_NEVER,
 )
 _METHODS = ("gamma", "beta", "label")
+
+
+def _checked_flags(who: str, argument: str, value: object) -> MPSCNNBatchNormalizationFlags:
+    if value not in _FLAGS:
+        rule = f"must be {', '.join(each.name or '' for each in _FLAGS)}"
+        raise MPSArgumentError(who, argument, rule, repr(value))
+    return MPSCNNBatchNormalizationFlags(value)  # pyright: ignore[reportArgumentType]
 
 
 class _Normalization(TrainableNode):
@@ -47,21 +54,14 @@ class MPSCNNBatchNormalizationNode(_Normalization):
 
     def __init__(self, source: MPSNNImageNode, data_source: MPSCNNBatchNormalizationDataSource) -> None:
         self._take(source, data_source)
-        self._flags = MPSCNNBatchNormalizationFlags.DEFAULT
 
     data_source = Shown[MPSCNNBatchNormalizationDataSource]("_data_source", "The data source. Our addition.")
 
-    @property
-    def flags(self) -> MPSCNNBatchNormalizationFlags:
-        """Whose mean and variance: the batch's in training and the data source's else (default), always or never."""
-        return self._flags
-
-    @flags.setter
-    def flags(self, value: MPSCNNBatchNormalizationFlags) -> None:
-        if value not in _FLAGS:
-            rule = f"must be {', '.join(each.name or '' for each in _FLAGS)}"
-            raise MPSArgumentError(self.name, "flags", rule, repr(value))
-        self._flags = MPSCNNBatchNormalizationFlags(value)
+    flags = Checked[MPSCNNBatchNormalizationFlags](
+        MPSCNNBatchNormalizationFlags.DEFAULT,
+        _checked_flags,
+        "Whose mean and variance: the batch's in training and the data source's else (default), always or never.",
+    )
 
 
 class _NormalizationGradient(MPSNNGradientFilterNode, TrainableNode):

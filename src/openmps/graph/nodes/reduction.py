@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from openmps.errors import MPSTypeError
+from openmps.checks import Checked
+from openmps.core.kernel.arguments import clip_rectangle
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode
 from openmps.types import MPSRectNoClip, MTLRegion
 
@@ -13,21 +14,12 @@ class MPSNNUnaryReductionNode(MPSNNFilterNode):
     There are no gradients but for `MPSNNReductionSpatialMeanNode`.
     """
 
-    _region = MPSRectNoClip
-
     def __init__(self, source: MPSNNImageNode) -> None:
         super().__init__([source])
 
-    @property
-    def clip_rect_source(self) -> MTLRegion:
-        """The pixels of the source that are read, cut to it. Default: all."""
-        return self._region
-
-    @clip_rect_source.setter
-    def clip_rect_source(self, value: MTLRegion) -> None:
-        if not isinstance(value, MTLRegion):
-            raise MPSTypeError(self.name, "clip_rect_source", "must be an MTLRegion", type(value).__name__)
-        self._region = value
+    clip_rect_source = Checked[MTLRegion](
+        MPSRectNoClip, clip_rectangle, "The pixels of the source that are read, cut to it. Default: all."
+    )
 
 
 class MPSNNReductionRowMinNode(MPSNNUnaryReductionNode):

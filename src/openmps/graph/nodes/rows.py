@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent
 from openmps.core.padding.policy import MPSNNPadding
+from openmps.graph.nodes.releases import FIRST, FIRST_GRADIENTS
 from openmps.graph.nodes.training import Training
 from openmps.metal.device import MTLDevice
 
@@ -49,9 +50,29 @@ class Asked(NamedTuple):
     """Asks: of the object, of the node, and of images like the source and the result."""
 
 
+@dataclass(frozen=True)
+class Form:
+    """How Swift makes a node of one class: the initializer's arguments, what is set behind it.
+
+    Arguments have the names of ours.
+    """
+
+    arguments: tuple[str, ...] = ()
+    """Of the initializer, in its order; none for those of our constructor, which has the same."""
+    settings: tuple[str, ...] = ()
+    """Properties that are set whatever they are."""
+    changes: tuple[str, ...] = ()
+    """Properties that are set where they differ from the default of our class, which is the framework's."""
+    has_window: bool = False
+    """Whether the padding policy is written even where it is the default."""
+
+
+_AS_OURS = Form()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelRow:
-    """How the kernel of a node class is made."""
+    """How the kernel of a node class is made, since when the framework has the class, and how Swift makes a node."""
 
     node: type[Any]
     kernel: Callable[..., Any]
@@ -71,6 +92,9 @@ class KernelRow:
     """What the user's callback says at each encode."""
     check: Callable[[Any, Sequence[Extent]], None] | None = None
     """Raises, of the node and of its sources, what the kernel could not say as well."""
+    since: str = FIRST
+    """The first macOS that has the class (MPSNNGraphNodes.h, iOS 16.5)."""
+    swift: Form = _AS_OURS
 
     def make(self, node: Any, device: MTLDevice) -> Any:
         """The kernel of a node."""
@@ -91,6 +115,7 @@ class GradientRow(KernelRow):
     copies: tuple[str, ...] = ()
     """Attributes that a node takes over from the forward node that makes it."""
     reads: Reads = Reads.SOURCE
+    since: str = FIRST_GRADIENTS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from openmps.checks import Shown, flag, whole
+from openmps.checks import Shown, flag, of_kind, whole
 from openmps.core.kernel.arguments import member
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.graph.nodes.callbacks import TRANSFORM, MPSImageTransformProvider
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.selectors import takes
@@ -45,11 +45,8 @@ class MPSNNPadNode(MPSNNFilterNode):
         edge_mode: MPSImageEdgeMode,
     ) -> None:
         super().__init__([source])
-        sizes = {"padding_size_before": padding_size_before, "padding_size_after": padding_size_after}
-        for name, value in sizes.items():
-            if not isinstance(value, MPSImageCoordinate):
-                raise MPSTypeError(self.name, name, "must be an MPSImageCoordinate", type(value).__name__)
-        self._before, self._after = padding_size_before, padding_size_after
+        self._before = of_kind(self.name, "padding_size_before", padding_size_before, MPSImageCoordinate)
+        self._after = of_kind(self.name, "padding_size_after", padding_size_after, MPSImageCoordinate)
         self._edge_mode = member(self.name, "edge_mode", MPSImageEdgeMode, edge_mode)
 
     padding_size_before = Shown[MPSImageCoordinate]("_before", "Columns, rows and channels before. Our addition.")
@@ -79,12 +76,11 @@ class MPSNNScaleNode(MPSNNFilterNode):
         super().__init__([source])
         if isinstance(transform_provider, MTLSize) and output_size is None:
             transform_provider, output_size = None, transform_provider
-        if not isinstance(output_size, MTLSize):
-            raise MPSTypeError(self.name, "output_size", "must be an MTLSize", type(output_size).__name__)
+        output_size = of_kind(self.name, "output_size", output_size, MTLSize)
         if min(output_size.width, output_size.height) < 1 or output_size.depth < 0:
             raise MPSArgumentError(self.name, "output_size", "must have at least one pixel", output_size)
-        TRANSFORM.check(self.name, "transform_provider", transform_provider)
-        self._provider, self._size = transform_provider, output_size
+        self._provider = TRANSFORM.check(self.name, "transform_provider", transform_provider)
+        self._size = output_size
 
     transform_provider = Shown[MPSImageTransformProvider | None]("_provider", "Says what is shown. Our addition.")
     output_size = Shown[MTLSize]("_size", "Columns and rows of the result, and its channels. Our addition.")
@@ -101,30 +97,15 @@ class MPSNNLanczosScaleNode(MPSNNScaleNode):
 class _Factors(MPSNNFilterNode):
     """Two whole factors."""
 
-    _factors: tuple[int, int]
-
     def _take(self, x: int, y: int) -> None:
-        self._factors = whole(self.name, "integer_scale_factor_x", x), whole(self.name, "integer_scale_factor_y", y)
+        self._x = whole(self.name, "integer_scale_factor_x", x)
+        self._y = whole(self.name, "integer_scale_factor_y", y)
+        self._scale_x, self._scale_y = float(x), float(y)
 
-    @property
-    def scale_factor_x(self) -> float:
-        """Columns of the larger image for each column of the smaller one."""
-        return float(self._factors[0])
-
-    @property
-    def scale_factor_y(self) -> float:
-        """Rows of the larger image for each row of the smaller one."""
-        return float(self._factors[1])
-
-    @property
-    def integer_scale_factor_x(self) -> int:
-        """`scale_factor_x` as an integer. Our addition."""
-        return self._factors[0]
-
-    @property
-    def integer_scale_factor_y(self) -> int:
-        """`scale_factor_y` as an integer. Our addition."""
-        return self._factors[1]
+    scale_factor_x = Shown[float]("_scale_x", "Columns of the larger image for each column of the smaller one.")
+    scale_factor_y = Shown[float]("_scale_y", "Rows of the larger image for each row of the smaller one.")
+    integer_scale_factor_x = Shown[int]("_x", "`scale_factor_x` as an integer. Our addition.")
+    integer_scale_factor_y = Shown[int]("_y", "`scale_factor_y` as an integer. Our addition.")
 
 
 class MPSCNNUpsamplingNearestNode(_Factors):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from openmps.core.kernel.arguments import member
+from openmps.checks import Checked
+from openmps.core.kernel.arguments import member_of
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, row_of
 from openmps.graph.nodes.rows import Row
 from openmps.graph.nodes.training import Callback, Training
@@ -27,20 +28,14 @@ class MPSNNTrainableNode(Protocol):
 class TrainableNode(MPSNNFilterNode):
     """The base of nodes with a data source, and of their gradient nodes."""
 
-    _training_style = MPSNNTrainingStyle.UPDATE_DEVICE_GPU
-
-    @property
-    def training_style(self) -> MPSNNTrainingStyle:
+    training_style = Checked[MPSNNTrainingStyle](
+        MPSNNTrainingStyle.UPDATE_DEVICE_GPU,
+        member_of(MPSNNTrainingStyle, f"must be {', '.join(style.name for style in MPSNNTrainingStyle)}"),
         """Who updates the parameters: the device (default), the CPU, or nobody.
 
         Gradient nodes take over the style of the forward node that they are made from (macOS 10.15).
-        """
-        return self._training_style
-
-    @training_style.setter
-    def training_style(self, value: MPSNNTrainingStyle) -> None:
-        rule = f"must be {', '.join(style.name for style in MPSNNTrainingStyle)}"
-        self._training_style = member(self.name, "training_style", MPSNNTrainingStyle, value, rule)
+        """,
+    )
 
 
 def training_of(node: MPSNNFilterNode) -> Training | None:

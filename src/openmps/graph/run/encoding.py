@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from openmps.kernels.group_normalization.state import ImageNormalizationState
 from openmps.kernels.loss.labels import LabelBlocks, LabelsBatch, MPSCNNLossLabels, labels_reader
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import require_written, unwritten
+from openmps.ops.op import Role
 from openmps.runtime.binding import NOWHERE, Binding, Several
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -178,6 +179,18 @@ def bindings(program: Program, sources: Sequence[Images], states: StagesStates) 
     return tuple(found)
 
 
+def persistent_bindings(program: Program, taken: Collection[int]) -> list[Binding | None]:
+    """What the inputs of the program's function are bound to in every encode; None for the others.
+
+    ``taken`` are the stages that read states of the user.
+    """
+    found: list[Binding | None] = [*program.bound()]
+    for index, (role, name, place, stage) in enumerate(program.parts):
+        if found[index] is None and role is Role.BUFFER and stage is not None and place not in taken:
+            found[index] = stage.kernel.bound(role, name, stage.plan, stage.states)
+    return found
+
+
 def bind(
     found: list[Any], asked: Sequence[int], program: Program, sources: Sequence[Images], states: StagesStates
 ) -> None:
@@ -287,7 +300,7 @@ class StagesStates:
     """The states that the kernels of one encode work with, by stage."""
 
     def __init__(self, program: Program) -> None:
-        self._stages = program.stages
+        self._program, self._stages = program, program.stages
         self.given: dict[int, MPSStateBatch] = {}
         """Those that a kernel takes from the user: labels."""
         self.saved: dict[int, Saved] = {}
@@ -314,6 +327,14 @@ class StagesStates:
             node = stage.node
             if node is forward or (isinstance(node, MPSNNGradientFilterNode) and node.forward is forward):
                 self.hold(place, states)
+
+    def ends(self) -> list[Binding]:
+        """Where all outputs of the program's function go, as far as states of these take them."""
+        found: list[Binding] = []
+        for place, names in self._program.handed_out:
+            is_held = place in self.held and names not in ((RESULT,), (SAVED,))
+            found += self.sinks(place, names) if is_held else [NOWHERE] * len(names)
+        return found
 
     def sinks(self, place: int, names: Sequence[str]) -> Sequence[Binding]:
         """Where what one kernel gives besides images and saved tensors goes."""

@@ -6,25 +6,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from openmps.checks import store
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.state.batch import MPSStateBatch
-from openmps.core.state.state import MPSState
 from openmps.errors import MPSTypeError
+from openmps.graph.compile.declared_updates import as_update, splice_updates
 from openmps.graph.compile.program import Program, Stage
 from openmps.graph.compile.shards import Shardable, Shards
 from openmps.graph.compile.sharing import Sharing
-from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.nodes.trainable import TrainableNode, asked_updates, training_of
 from openmps.graph.nodes.training import Callback
-from openmps.graph.run.encoding import StagesStates, batch_of
-from openmps.graph.run.repeats import Repeated, repeats_of
+from openmps.graph.run.encoding import Images, StagesStates, batch_of, persistent_bindings
+from openmps.graph.run.training_step import TrainingStep
 from openmps.graph.run.watch import Layer, Watch
-from openmps.metal.device import CommandBuffer
+from openmps.metal.device import CommandBuffer, MTLCommandQueue
+from openmps.runtime.step_trace import StepTrace, Traced, UndeclaredError, depends_on, is_declared
 from openmps.types import MPSNNTrainingStyle
 
 _Places = tuple[Layer, Stage, Sequence[int]]
@@ -46,8 +47,8 @@ class Updates:
                 layer = _layer(node, kernels)
                 asked = first.setdefault((_owner(layer), layer.style), layer)
                 self._layers.setdefault(asked, []).append(node)
-        self.may_lend = all(layer.style is _ON_DEVICE and layer.is_whole for layer in self._layers)
-        """Whether the states of one encode may serve another: each is of a whole batch, and read on the device."""
+        self._methods = [(layer.source, each.method) for layer in self._layers for each in layer.callbacks]
+        self._may_be_declared = bool(self._layers) and all(layer.style is _ON_DEVICE for layer in self._layers)
         self._watch = Watch(filters, list(self._layers))
         self._places: tuple[Program | None, list[_Places]] = None, []
         """Where the layers are in the program that was encoded last."""
@@ -71,6 +72,9 @@ class Updates:
     def begin(self, program: Program, states: StagesStates) -> UpdatePass:
         """States for each layer that is updated, which the layer's kernels fill in."""
         self._watch.before_encode()
+        return UpdatePass(self._make_states(program, states), self._watch)
+
+    def _make_states(self, program: Program, states: StagesStates) -> list[tuple[Layer, MPSStateBatch]]:
         program_before, places = self._places
         if program_before is not program:
             places = [self._places_of(program, layer, nodes) for layer, nodes in self._layers.items()]
@@ -87,11 +91,65 @@ class Updates:
             for place in filled:
                 states.hold(place, batch)
             made.append((layer, batch))
-        return UpdatePass(made, self._watch)
+        return made
 
-    def begin_again(self) -> None:
-        """Another encode has the states of an earlier one, which nobody else holds."""
+    # --- declared updates ---------------------------------------------------------------------------------------------
+
+    def step(
+        self,
+        program: Program,
+        queue: Callable[[], MTLCommandQueue],
+        sharing: Sharing | None,
+        given: Collection[MPSNNStateNode],
+    ) -> TrainingStep | None:
+        """The program with its updates, if data sources declare all of them; None where they are asked each time.
+
+        ``queue`` is of the graph's own, ``given`` are the nodes of states of the user.
+        """
+        traced = program.updates
+        if traced is None or not traced.is_current():
+            if not self._may_be_declared or not all(is_declared(*each) for each in self._methods):
+                return None
+            traced = program.updates = self._trace(program, queue(), sharing, program.taken(given))
+        return traced.frame if isinstance(traced.frame, TrainingStep) else None
+
+    def _trace(
+        self, program: Program, queue: MTLCommandQueue, sharing: Sharing | None, taken: Collection[int]
+    ) -> Traced:
+        """Have the data sources record their updates once."""
+        states = StagesStates(program)
+        update = UpdatePass(self._make_states(program, states), self._watch)
+        ends = states.ends()
+        trace = StepTrace(queue)
+        trace.declared += self._methods
+        for version in program.versions:
+            depends_on(trace, version)
+        try:
+            update.ask(trace, sharing)
+            works = [(label, as_update(label, work)) for label, work in trace.take()]
+            given = persistent_bindings(program, taken)
+            own = [place for place in taken if place not in states.held]
+            spliced = splice_updates(program, given, ends, [work for _, work in works], own)
+        except UndeclaredError:
+            return Traced(trace, None)
+        finally:
+            trace.take()
+        return Traced(trace, TrainingStep(program, spliced, trace, ends, works))
+
+    def encode_step(
+        self,
+        step: TrainingStep,
+        command_buffer: CommandBuffer,
+        who: str,
+        sources: Sequence[Images],
+        states: StagesStates,
+        outputs: Mapping[MPSNNImageNode, Images],
+        checked: bool,
+    ) -> None:
+        """Record what `step` gave; ``checked`` has results looked at before anything is updated."""
         self._watch.before_encode()
+        step.encode(command_buffer, who, sources, states, outputs, checked=checked)
+        self._watch.after_encode(command_buffer)
 
     @staticmethod
     def _places_of(program: Program, layer: Layer, nodes: Sequence[MPSNNGradientFilterNode]) -> _Places:
@@ -132,36 +190,33 @@ def _source(kernel: Any) -> Any:
 class UpdatePass:
     """The updates of one encode."""
 
-    __slots__ = ("_asked", "_repeated", "_states", "_watch")
+    __slots__ = ("_asked", "_watch")
 
     def __init__(self, states: Sequence[tuple[Layer, MPSStateBatch]], watch: Watch) -> None:
-        self._states, self._watch = states, watch
+        self._watch = watch
         self._asked = [
             partial(_STYLES[layer.style], layer, callback, batch)
             for layer, batch in states
             for callback in layer.callbacks
         ]
         """What asks the data sources, callback by callback."""
-        self._repeated: Repeated | None = None
-        """The same updates as they were encoded last, where all of them may come again with the same states."""
-
-    def states_lent(self) -> tuple[MPSState, ...]:
-        """The states of whole batches."""
-        return tuple([batch.shared for _, batch in self._states if batch.shared is not None])
 
     def encode(self, command_buffer: CommandBuffer, sharing: Sharing | None = None) -> None:
         """Ask the data sources for updates, each once a batch; all gradients are recorded by now.
 
         A data source of several convolutions gets the sum of their gradients, which are all of the same weights.
         """
+        self.ask(command_buffer, sharing)
+        if self._asked:
+            self._watch.after_encode(command_buffer)
+
+    def ask(self, command_buffer: CommandBuffer, sharing: Sharing | None) -> None:
+        """The same without a look at what comes of it."""
         if sharing is not None and sharing.shards is not None:
             self._encode_shards(command_buffer, sharing.shards, sharing.bucket_bytes)
-        elif self._repeated is None or not self._repeated.encode(command_buffer):
-            for ask in self._asked:
-                ask(command_buffer, None)
-            self._repeated = repeats_of(self._states)
-        if self._states:
-            self._watch.after_encode(command_buffer)
+            return
+        for ask in self._asked:
+            ask(command_buffer, None)
 
     def _encode_shards(self, command_buffer: CommandBuffer, shards: Shards, bucket_bytes: int) -> None:
         """Kernels take the parameters when the shards of all processes are there."""

@@ -232,8 +232,6 @@ class MPSCNNBatchNormalization(
     ) -> None:
         who = self.name
         check_command_buffer(who, command_buffer, self._device)
-        if isinstance(state, kind) and pair.take_again(command_buffer, who, state):
-            return
         checked = of_kind(who, argument, state, kind)
         checked.check_usable(who, argument, command_buffer)
         checked.check_holds(who, argument, self.number_of_feature_channels)

@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 from openmps.core.state.rows import ChannelStatePair
 from openmps.core.weight_versions import Held, Lineage, Part, fingerprint
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.metal.resource import epoch
+from openmps.metal.version import Version
 from openmps.ops.elements import Overwrite
 from openmps.runtime.binding import Numbers
 from openmps.runtime.derived import Dependents
-from openmps.runtime.dispatch import Dispatch, prepared_op
+from openmps.runtime.dispatch import record_op
+from openmps.runtime.step_trace import at_each_step, depends_on
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
 """What a data source gives of a pair, one number a channel each."""
-_MOST_PREPARED = 8
-"""Kernels that one state is taken by again and again, at most."""
 GAMMA_AND_BETA = Part.reloaded_by("gamma and beta", "reload_gamma_and_beta", "gamma_and_beta_state")
 MEAN_AND_VARIANCE = Part.reloaded_by("mean and variance", "reload_mean_and_variance", "mean_and_variance_state")
 
@@ -48,6 +47,8 @@ class HeldPair:
     def __init__(self, buffers: Pair, held: Held) -> None:
         self.buffers = buffers
         self.held = held
+        self.version = Version()
+        """Another one where the numbers are in other buffers."""
         self.dependents = Dependents()
         """What follows from the numbers in these buffers."""
 
@@ -66,7 +67,7 @@ class HeldPair:
         # New buffers: work that is recorded already keeps the numbers that it was encoded with.
         self.buffers = Pair.of(device, rows)
         self.dependents = self.dependents.replaced()
-        epoch.end()
+        self.version.advance()
 
     def equal(self, rows: Rows) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
@@ -74,35 +75,10 @@ class HeldPair:
 
     def take(self, command_buffer: CommandBuffer, who: str, state: ChannelStatePair) -> None:
         """Record that the first numbers of a state are taken, which was checked and is read by this."""
-        given = Pair(*[buffer for buffer in map(state.resource_at_index, range(2)) if isinstance(buffer, MTLBuffer)])
+        given = [buffer for buffer in map(state.resource_at_index, range(2)) if isinstance(buffer, MTLBuffer)]
         channels = self.buffers.first.length // 4
         places = (*map(Numbers, self.buffers), *(Numbers(buffer, 0, channels) for buffer in given))
-        found = _Taking(given, self.buffers, prepared_op(Overwrite(), places))
-        kept = state.prepared
-        if kept is not None:
-            if len(kept) >= _MOST_PREPARED:
-                kept.clear()
-            kept[id(self)] = found
-        self._record(command_buffer, who, found)
-
-    def take_again(self, command_buffer: CommandBuffer, who: str, state: object) -> bool:
-        """Record the same of a state that was checked before; False if this is another one."""
-        kept = state.prepared if isinstance(state, ChannelStatePair) else None
-        found: _Taking | None = kept.get(id(self)) if kept else None
-        if found is None or found.buffers is not self.buffers:
-            return False
-        self._record(command_buffer, who, found)
-        return True
-
-    def _record(self, command_buffer: CommandBuffer, who: str, taking: _Taking) -> None:
-        command_buffer.record(f"{who} reload", taking.encoding)
-        self.held.take(taking.given.first)
+        record_op(command_buffer, f"{who} reload", Overwrite(), places)
+        depends_on(command_buffer, self.version)
+        at_each_step(command_buffer, self.held.take, given[0])
         self.dependents.record(command_buffer, f"{who} derived")
-
-
-class _Taking(NamedTuple):
-    """The step that takes numbers."""
-
-    given: Pair
-    buffers: Pair
-    encoding: Dispatch

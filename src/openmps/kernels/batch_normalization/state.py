@@ -58,7 +58,6 @@ class BatchState(MPSNNGradientState):
     _progress: Progress
     _own: dict[str, Numbers]
     """What its rows are bound to."""
-    _update_operands: tuple[Numbers, ...] | None = None
 
     def reset(self) -> None:
         """Forget what was accumulated: mean, variance, gamma and beta are the kernel's again, gradients are gone.
@@ -105,10 +104,9 @@ class BatchState(MPSNNGradientState):
         """Whether mean and variance are those of a batch; else they are the kernel's, and constants."""
         return bool(self._progress.images)
 
-    @property
-    def has_shared_statistics(self) -> bool:
-        """Whether mean and variance are those of the shares of several processes."""
-        return self._progress.is_shared
+    has_shared_statistics = Shown[bool](
+        "_progress.is_shared", "Whether mean and variance are those of the shares of several processes."
+    )
 
     @property
     def awaits_gradient(self) -> bool:
@@ -145,13 +143,11 @@ class BatchState(MPSNNGradientState):
             return Numbers(kernel.mean_and_variance[ROWS.index(name) - 2])
         return self.own(name)
 
-    def own_operands(self) -> Sequence[Numbers]:
+    def update_operands(self) -> Sequence[Numbers]:
         """See `MPSState`: the gradients of gamma and beta, and gamma and beta; nothing until all of them are there."""
-        progress = self._progress
-        if self._update_operands is None and progress.has_gradients and progress.has_parameters:
-            names = ("gradient_for_gamma", "gradient_for_beta", "gamma", "beta")
-            store(self, "_update_operands", tuple([self.own(name) for name in names]))
-        return self._update_operands or ()
+        names = ("gradient_for_gamma", "gradient_for_beta", "gamma", "beta")
+        is_complete = self._progress.has_gradients and self._progress.has_parameters
+        return [self.own(name) for name in names] if is_complete else []
 
     def add_statistics(self, images: int, pixels: int) -> None:
         """Statistics of ``pixels`` are encoded."""

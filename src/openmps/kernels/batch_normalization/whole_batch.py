@@ -23,6 +23,7 @@ from openmps.kernels.batch_normalization.data_source import MPSCNNBatchNormaliza
 from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalization, check_state
 from openmps.kernels.batch_normalization.gradient import MPSCNNBatchNormalizationGradient
 from openmps.metal.device import MTLDevice
+from openmps.metal.version import Version
 from openmps.ops.normalization.batch_normalization import (
     BatchMoments,
     DataGradient,
@@ -59,7 +60,7 @@ class _Named(MPSKernel):
 class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
     """`MPSCNNBatchNormalization` with the statistics of the batch that it normalizes, or with the stored ones."""
 
-    fills_states = stays_in_an_epoch = True
+    fills_states = True
     uses_batch = Setting[bool | None]()
     """Whether mean and variance are those of the batch; None until the graph knows."""
 
@@ -74,6 +75,10 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
     def held_weights(self) -> Sequence[Held]:
         """The version of gamma and beta, and that of mean and variance unless they are those of the batch."""
         return super().held_weights[:1] if self.uses_batch else super().held_weights
+
+    def buffer_versions(self) -> Sequence[Version]:
+        """See `ImageKernel`: those of both pairs."""
+        return self._gamma_and_beta.version, self._mean_and_variance.version
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         gamma, beta = at.buffer("gamma"), at.buffer("beta")
@@ -106,7 +111,7 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
 class WholeBatchNormalizationGradient(_Named, MPSCNNBatchNormalizationGradient):
     """`MPSCNNBatchNormalizationStatisticsGradient` and `MPSCNNBatchNormalizationGradient` of a batch."""
 
-    fills_states = stays_in_an_epoch = True
+    fills_states = True
     _sums: ClassVar[tuple[str, ...]] = ("gradient_for_gamma", "gradient_for_beta")
     processes = Setting[Processes | None]()
     """As the forward kernel's: the sums are those of the whole batch then."""

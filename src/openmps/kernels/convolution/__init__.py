@@ -17,6 +17,9 @@ from openmps.kernels.convolution.forward import MPSCNNConvolution as MPSCNNConvo
 from openmps.kernels.convolution.forward import MPSCNNConvolutionGradientState as MPSCNNConvolutionGradientState
 from openmps.kernels.convolution.forward import MPSCNNFullyConnected as MPSCNNFullyConnected
 from openmps.kernels.convolution.gradient import MPSCNNConvolutionGradient as MPSCNNConvolutionGradient
+from openmps.kernels.convolution.gradient import (
+    MPSCNNConvolutionTransposeGradient as MPSCNNConvolutionTransposeGradient,
+)
 from openmps.kernels.convolution.gradient import MPSCNNFullyConnectedGradient as MPSCNNFullyConnectedGradient
 from openmps.kernels.convolution.state import (
     MPSCNNConvolutionWeightsAndBiasesState as MPSCNNConvolutionWeightsAndBiasesState,
@@ -24,7 +27,4 @@ from openmps.kernels.convolution.state import (
 from openmps.kernels.convolution.transpose import MPSCNNConvolutionTranspose as MPSCNNConvolutionTranspose
 from openmps.kernels.convolution.transpose import (
     MPSCNNConvolutionTransposeGradientState as MPSCNNConvolutionTransposeGradientState,
-)
-from openmps.kernels.convolution.transpose_gradient import (
-    MPSCNNConvolutionTransposeGradient as MPSCNNConvolutionTransposeGradient,
 )

@@ -32,7 +32,7 @@ from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, rename_unwritten
 from openmps.ops.op import Value
-from openmps.runtime.binding import CountedBinding
+from openmps.runtime.binding import CountedBinding, RowPart
 from openmps.types import (
     MPSCNNConvolutionWeightsLayout,
     MPSDataType,
@@ -263,7 +263,7 @@ class ConvolutionGradientState(MPSNNGradientState):
                     sums.get(sums.device, command_buffer)
         return self._sums
 
-    def own_operands(self) -> tuple[ParameterSum, ParameterSum]:
+    def update_operands(self) -> tuple[ParameterSum, ParameterSum]:
         """See `MPSState`: its sums."""
         return self._sums
 
@@ -326,6 +326,11 @@ class ParameterSum(Place, CountedBinding, Memory):
     def view_key(self) -> Hashable:
         """How many numbers, and whether they are its own."""
         return self.count, self.resource is None
+
+    @property
+    def row_part(self) -> RowPart:
+        """See `MemoryBinding`: all of it."""
+        return RowPart(0, (self.size // 4,), is_whole=True)
 
     def rebind(self, memories: Sequence[ParameterSum]) -> ParameterSum:
         """The other sum."""

@@ -6,7 +6,7 @@ from copy import deepcopy
 from types import NoneType
 from typing import Self, overload
 
-from openmps.checks import Shown, store
+from openmps.checks import Shown, of_kind, store
 from openmps.core.lifetime import check_is_open
 from openmps.core.state.resources import MPSStateResourceList
 from openmps.core.state.state import MPSState
@@ -114,9 +114,7 @@ class MPSCNNConvolutionWeightsAndBiasesState(MPSState):
             return
         given = [weights] if biases is None else [weights, biases]
         for argument, buffer in zip(("weights", "biases"), given, strict=False):
-            if not isinstance(buffer, MTLBuffer):
-                remedy = "Make one with device.new_buffer(data=…)"
-                raise MPSTypeError(name, argument, "must be an MTLBuffer", type(buffer).__name__, remedy)
+            of_kind(name, argument, buffer, MTLBuffer, "Make one with device.new_buffer(data=…)")
         super().__init__(device, resources=given)
         if descriptor is not None:
             self.check_holds(name, "", *_bytes_of(name, descriptor))

@@ -6,16 +6,16 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-from openmps.checks import Shown, optional_flag
+from openmps.checks import Shown, of_kind, optional_flag
 from openmps.core.data_source import copy_of
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.configuration import KernelProperty, Setting, changes
+from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.neuron import NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.weight_versions import Held, HoldsWeights
-from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTrainingWarning
 from openmps.kernels.convolution.data_source import WEIGHT_TYPES, MPSCNNConvolutionDataSource, load_weights
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
@@ -84,7 +84,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
     def _hold(self, weights: ConvolutionWeights | None) -> None:
         self._weights = weights
         self._bound: dict[str, Binding] = {}
-        changes.note()
+        self._property_version.advance()
 
     def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
         """Take windows and channels from a valid descriptor."""
@@ -107,7 +107,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
         if weights is None:
             weights = ConvolutionWeights.load(self.name, self._device, self._source_of_weights(), self._weight_types)
             self._weights = weights
-            changes.note()
+            self._property_version.advance()
         return weights
 
     def _source_of_weights(self) -> MPSCNNConvolutionDataSource:
@@ -139,10 +139,8 @@ class WeightedKernel(KernelProperties, HoldsWeights):
         if command_buffer is None and state is None:
             self.reload_weights_and_biases_from_data_source()
             return
-        if not isinstance(state, MPSCNNConvolutionWeightsAndBiasesState):
-            rule = "must be an MPSCNNConvolutionWeightsAndBiasesState"
-            remedy = "Pass the state of the new weights, or call reload_weights_and_biases_from_data_source()"
-            raise MPSTypeError(self.name, "state", rule, type(state).__name__, remedy)
+        remedy = "Pass the state of the new weights, or call reload_weights_and_biases_from_data_source()"
+        state = of_kind(self.name, "state", state, MPSCNNConvolutionWeightsAndBiasesState, remedy)
         given = check_command_buffer(self.name, command_buffer, self.device)
         state.check_usable(self.name, "state", given)
         self.parameters.reload_from(self.name, given, state)

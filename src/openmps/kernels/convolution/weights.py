@@ -22,12 +22,13 @@ from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
-from openmps.metal.resource import epoch
+from openmps.metal.version import Version
 from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
 from openmps.ops.convolution.fused_convolution import UNROUNDED, Unrounded
 from openmps.runtime.binding import Binding, HeldTensor, Numbers, PersistentBinding
 from openmps.runtime.derived import Dependents
 from openmps.runtime.dispatch import bound_last, record_op
+from openmps.runtime.step_trace import at_each_step, depends_on
 from openmps.types import MPSDataType
 
 
@@ -73,11 +74,18 @@ def weights_name(weights_fp16: bool | None, *, of_float16_image: bool, as_float1
 class Used(PersistentBinding):
     """What a function multiplies with or adds, as it is found when the function runs."""
 
-    __slots__ = ("find",)
+    __slots__ = ("_versions", "find")
 
-    def __init__(self, find: Callable[[], Any]) -> None:
+    value_stays = True
+
+    def __init__(self, find: Callable[[], Any], versions: tuple[Version, ...]) -> None:
         super().__init__()
         self.find = find
+        self._versions = versions
+
+    def versions(self) -> tuple[Version, ...]:
+        """See `PersistentBinding`."""
+        return self._versions
 
     def value(self) -> Tensor | tuple[Tensor, ...] | None:
         """The weights, OHWI, or the biases, float32; or all that is rounded by now."""
@@ -137,6 +145,8 @@ class ConvolutionWeights:
         self._rounded: dict[torch.dtype, Tensor] = {}
         self._is_derived = loaded.descriptor.batch_normalization is not None or loaded.precision is _FLOAT16
         """Whether numbers that follow from the weights may be held, here or by the time that queued work has run."""
+        self._version = Version()
+        """Another one where reloads record other work from now on."""
         self._state: MPSCNNConvolutionWeightsAndBiasesState | None = None
         self.dependents = Dependents()
         """What follows from the weights besides."""
@@ -148,9 +158,13 @@ class ConvolutionWeights:
             scale, shift = (torch.from_numpy(row.copy()).to(device.torch_device) for row in (fold.scale, fold.shift))
             self._fold = scale, shift
             self._folded = torch.empty_like(self._raw_weights()), torch.empty_like(shift)
-        self._roundings = Used(partial(tuple, self._rounded.values()))
+        self._choice = Version()
+        """Another one where functions multiply with other numbers in memory: of another precision, or rounded ones."""
+        buffers = [each for each in (self.weights_buffer, self.biases_buffer) if each is not None]
+        self._versions = (self._choice, *[version for each in buffers for version in each.versions()])
+        self._roundings = Used(partial(tuple, self._rounded.values()), self._versions)
         views = self._raw_weights, self._raw_biases
-        raw = [HeldTensor(None) if view is None else Used(view) for view in views]
+        raw = [HeldTensor(None) if view is None else Used(view, self._versions) for view in views]
         derived = (*(self._fold or (None, None)), *(self._folded or (None, None)))
         self._parts: list[Binding] = [*raw, *map(HeldTensor, derived), self._roundings]
         self._prepare()
@@ -193,15 +207,16 @@ class ConvolutionWeights:
             raise MPSArgumentError(who, "data source", rule, got, "Make a new kernel for new shapes")
         self.held.read(_fingerprint(loaded), lambda: not self.equal(loaded))
         self.precision = loaded.precision
-        epoch.end()  # the precision decides which of the numbers in memory are used
-        self._is_derived = self._is_derived or loaded.precision is _FLOAT16
+        self._choice.advance()
+        if loaded.precision is _FLOAT16:
+            self._note_derived()
         self.descriptor = loaded.descriptor
         if self._fold is not None and fold is not None:
             for mine, given in zip(self._fold, (fold.scale, fold.shift), strict=True):
                 mine.copy_(torch.from_numpy(given.copy()))
         biases = None if loaded.biases is None else torch.from_numpy(loaded.biases)
         self._prepare(torch.from_numpy(loaded.weights).view(-1), biases)
-        self.dependents.expire()
+        self.dependents.contents.advance()
 
     def equal(self, loaded: LoadedWeights) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
@@ -250,8 +265,10 @@ class ConvolutionWeights:
         Nor is it made again where what was recorded last writes it, as an update of the kernel's own state does. Raises
         if the state holds too few.
         """
+        depends_on(command_buffer, self._version)
+        given = state.weights
+        at_each_step(command_buffer, self.held.take, given)
         if state is self._state:
-            self.held.take(self.weights_buffer)
             if self._is_derived and self._roundings not in bound_last(command_buffer):
                 record_op(
                     command_buffer, f"{who} reload", TakeWeights(), [HeldTensor(None), HeldTensor(None), *self._parts]
@@ -261,18 +278,13 @@ class ConvolutionWeights:
         weights, biases = self.counts
         state.check_holds(who, "state.", 4 * weights, 4 * biases if self.biases_buffer is not None else 0)
         operands: list[Binding] = [HeldTensor(None), HeldTensor(None)]
-        if state.weights is not self.weights_buffer:
-            operands[0] = Numbers(state.weights, state.weights_offset, weights)
-        given = state.biases
-        if self.biases_buffer is not None and given is not None and given is not self.biases_buffer:
-            operands[1] = Numbers(given, state.biases_offset, biases)
+        if given is not self.weights_buffer:
+            operands[0] = Numbers(given, state.weights_offset, weights)
+        added = state.biases
+        if self.biases_buffer is not None and added is not None and added is not self.biases_buffer:
+            operands[1] = Numbers(added, state.biases_offset, biases)
         record_op(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
-        self.held.take(state.weights)
         self.dependents.record(command_buffer, f"{who} derived")
-
-    def is_all_in(self, operands: Sequence[Binding]) -> bool:
-        """Whether `reload_from` records nothing behind an update of the kernel's own state that is bound to these."""
-        return not self.dependents.has_any and (not self._is_derived or self._roundings in operands)
 
     def export_to(self, who: str, command_buffer: CommandBuffer, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
         """Record that the numbers are copied into a state made by `empty_state`."""
@@ -284,10 +296,17 @@ class ConvolutionWeights:
     def bound(self, name: str) -> Used:
         """What an input of a function is bound to: one of `USES`, `UNROUNDED` too, or ``biases``."""
         if name.endswith(UNROUNDED):
-            return Used(partial(self._unrounded, name.removesuffix(UNROUNDED)))
+            return Used(partial(self._unrounded, name.removesuffix(UNROUNDED)), self._versions)
         # Not kept: what holds itself goes only when the collector comes, and its version of the weights with it.
-        self._is_derived = self._is_derived or name not in _AS_GIVEN
-        return Used((lambda: self.biases) if name == "biases" else partial(self.used, name))
+        if name not in _AS_GIVEN:
+            self._note_derived()
+        return Used((lambda: self.biases) if name == "biases" else partial(self.used, name), self._versions)
+
+    def _note_derived(self) -> None:
+        """Numbers that follow from the weights are held from now on."""
+        if not self._is_derived:
+            self._is_derived = True
+            self._version.advance()
 
     @property
     def weights(self) -> Tensor:
@@ -318,8 +337,8 @@ class ConvolutionWeights:
             return self._single
         made = self._rounded.get(use.dtype)
         if made is None:
-            self._is_derived = True
-            epoch.end()  # what is rounded, all of it, has one part more
+            self._note_derived()
+            self._choice.advance()
             made = self._rounded[use.dtype] = self._single.to(torch.float16).to(use.dtype)
         return made
 

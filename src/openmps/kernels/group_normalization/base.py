@@ -27,6 +27,7 @@ from openmps.ops.normalization.group_normalization import GroupNormalization, Gr
 from openmps.ops.op import Value
 from openmps.runtime.binding import Numbers
 from openmps.runtime.dispatch import record_op
+from openmps.runtime.step_trace import at_each_step
 
 
 class ScalesAndShifts(Protocol):
@@ -99,7 +100,7 @@ class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
         numbers, gamma = self._numbers, state.gamma
         given = (Numbers(buffer, 0, numbers.channels) for buffer in (gamma, state.beta))
         record_op(command_buffer, f"{self.name} reload", Overwrite(), (numbers.gamma, numbers.beta, *given))
-        numbers.held.take(gamma)
+        at_each_step(command_buffer, numbers.held.take, gamma)
         state.count_read()
 
     def _reload(self, source: Any) -> None:

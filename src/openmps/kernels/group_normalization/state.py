@@ -18,7 +18,7 @@ from openmps.core.state.state import MPSState
 from openmps.kernels.group_normalization.parameters import GammaAndBeta, Settings
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
-from openmps.runtime.binding import MemoryBinding
+from openmps.runtime.binding import MemoryBinding, RowPart
 from openmps.types import MTLResourceOptions, MTLStorageMode
 
 _BYTES = 4
@@ -189,6 +189,11 @@ class Rows(MemoryBinding):
     def rebind(self, memories: Sequence[MTLBuffer]) -> Rows:
         """The same of another buffer."""
         return Rows(memories[0], self.rows, self.channels)
+
+    @property
+    def row_part(self) -> RowPart:
+        """See `MemoryBinding`."""
+        return RowPart(self.rows.start * self.channels, (len(self.rows), self.channels))
 
     def value(self) -> Tensor:
         """The numbers, ``[images, channels]``, sharing the buffer's memory."""

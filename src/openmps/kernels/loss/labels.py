@@ -17,7 +17,7 @@ from openmps.core.arrays import numbers
 from openmps.core.image.batch import BatchTemplate, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Block, Extent, Shape, Storage, gather, merge
+from openmps.core.image.storage import Block, Extent, Storage, gather, merge
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import BatchableState, MPSState
@@ -286,21 +286,6 @@ class LabelBlocks(BatchableState):
 
 class LabelsBatch(MPSStateBatch):
     """The labels objects of a batch in blocks: an encode reads and writes the blocks, and makes no objects."""
-
-    def seen_on(self, device: MTLDevice) -> tuple[Shape | None, ...] | None:
-        """The shapes of labels, weights and losses: encodes on a device can tell no more of them.
-
-        None for those of another device, and where objects were made, which may be temporary.
-        """
-        blocks: Any = self.shared
-        if blocks._made or blocks._counts is not None:
-            return None
-        weights = blocks.weights
-        return (
-            blocks.labels.seen_on(device),
-            None if weights is None else weights.seen_on(device),
-            blocks.losses.seen_on(device),
-        )
 
     def counted(self) -> list[MPSState]:
         """The states whose read counts the batch goes by."""

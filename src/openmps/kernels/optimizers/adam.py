@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Real
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from openmps.checks import Shown, number, store
 from openmps.core.numbers import integer
-from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, whole_number
-from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.errors import MPSArgumentError
+from openmps.kernels.optimizers.arguments import AdamOperands
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.update import optimizers as ops
+from openmps.runtime.step_trace import declared
 from openmps.selectors import takes
 
 
-class MPSNNOptimizerAdam(MPSNNOptimizer):
+class MPSNNOptimizerAdam(MPSNNOptimizer, takes=AdamOperands):
     """Adam (MPSNNOptimizers.h, macOS 10.14), in its AMSGrad form if maximum velocities are given (macOS 10.15).
 
     ``t += 1; m = b1 m + (1 - b1) g; u = b2 u + (1 - b2) g^2;
@@ -28,7 +27,6 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
     `time_step` t counts encodes.
     """
 
-    _accumulators = ("input_momentum", "input_velocity", "maximum_velocity")
     _optional = frozenset({"maximum_velocity"})
 
     _shown = ("learning_rate", "beta1", "beta2", "epsilon", "time_step")
@@ -87,6 +85,7 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         self._beta1, self._beta2 = float(beta1), float(beta2)
         self._epsilon = number(self.name, "epsilon", epsilon)
         self.time_step = time_step
+        self._step = ops.Adam(1, self._rule, self._beta1, self._beta2, self._epsilon)
 
     @property
     def time_step(self) -> int:
@@ -114,34 +113,7 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
                 store(self, "_time_step", step)  # counted whole; see core/numbers.py
                 return rate
 
-    def _update(self, vectors: int, rule: ops.GradientRule) -> ops.Adam:
-        return ops.Adam(vectors, rule, self._beta1, self._beta2, self._epsilon)
-
-    def encode(
-        self,
-        command_buffer: CommandBuffer,
-        *operands: Any,
-        convolution_gradient_state: MPSState | None = None,
-        convolution_source_state: MPSState | None = None,
-        batch_normalization_state: MPSState | None = None,
-        batch_normalization_gradient_state: MPSState | None = None,
-        batch_normalization_source_state: MPSState | None = None,
-        input_momentum_vectors: Sequence[MPSVector] | None = None,
-        input_velocity_vectors: Sequence[MPSVector] | None = None,
-        maximum_velocity_vectors: Sequence[MPSVector] | None = None,
-        result_state: MPSState | None = None,
-        input_gradient_vector: MPSVector | None = None,
-        input_values_vector: MPSVector | None = None,
-        input_momentum_vector: MPSVector | None = None,
-        input_velocity_vector: MPSVector | None = None,
-        maximum_velocity_vector: MPSVector | None = None,
-        result_values_vector: MPSVector | None = None,
-        input_gradient_matrix: MPSMatrix | None = None,
-        input_values_matrix: MPSMatrix | None = None,
-        input_momentum_matrix: MPSMatrix | None = None,
-        input_velocity_matrix: MPSMatrix | None = None,
-        maximum_velocity_matrix: MPSMatrix | None = None,
-        result_values_matrix: MPSMatrix | None = None,
-    ) -> None:
+    @declared
+    def encode(self, command_buffer: CommandBuffer, *operands: Any, **named: Unpack[AdamOperands]) -> None:
         """Record one update, which advances `time_step`; see `MPSNNOptimizerStochasticGradientDescent.encode`."""
-        self._encode(command_buffer, locals())
+        self._update_operands(command_buffer, operands, named)

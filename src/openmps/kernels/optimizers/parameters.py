@@ -126,17 +126,6 @@ def convolution_layer(who: str, arguments: Mapping[str, Any], command_buffer: Co
     return Layer(_WEIGHTS, lengths, gradients, values, results, read, rounded or HeldTensor(None))
 
 
-def stays(state: MPSState) -> bool:
-    """Whether weights and biases are found in the same memory each time: that of a permanent state's own resources."""
-    found: Any = state
-    return (
-        state.lives_on is None
-        and "weights" not in vars(state)
-        and state.resource_count > 0
-        and found.weights is state.resource_at_index(0)
-    )
-
-
 def _parts(
     who: str, argument: str, state: _ConvolutionParameters, weights: int, biases: int
 ) -> tuple[Numbers, Numbers | None]:
@@ -186,9 +175,7 @@ def batch_normalization_layer(who: str, arguments: Mapping[str, Any], command_bu
         raise MPSArgumentError(who, names[1], rule, values[0].length // 4)
     result.check_holds(who, "result_state", count)
     read = {id(arguments[name]): arguments[name] for name in names}
-    # States that come again have what updates are bound to.
-    own = {id(each.buffer): each for state in read.values() for each in state.own_operands()}
-    bound = [own.get(id(buffer)) or Numbers(buffer) for buffer in (slopes[0], slopes[1], *values)]
+    bound = [Numbers(buffer) for buffer in (slopes[0], slopes[1], *values)]
     return Layer(
         _GAMMA,
         (count, count),

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Real
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from openmps.checks import Shown, number, optional_flag
-from openmps.core.state.state import MPSState
-from openmps.core.vector import MPSMatrix, MPSVector
+from openmps.kernels.optimizers.arguments import MomentumOperands
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.update import optimizers as ops
+from openmps.runtime.step_trace import declared
 from openmps.selectors import takes
 
 
-class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
+class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer, takes=MomentumOperands):
     """Gradient descent with momentum (MPSNNOptimizers.h, macOS 10.14).
 
     Without momentum vectors ``v -= lr g``; with them ``m = mu m + lr g; v -= m``, or in Nesterov's form
     ``m = mu m + g; v -= lr (g + mu m)``.
     """
 
-    _accumulators = ("input_momentum",)
     _optional = frozenset({"input_momentum"})
 
     _shown = ("learning_rate", "momentum_scale", "use_nesterov_momentum")
@@ -74,30 +72,10 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
         spellings = {"use_nesterov_momentum": use_nesterov_momentum, "use_nestrov_momentum": use_nestrov_momentum}
         given = [optional_flag(self.name, name, value) for name, value in spellings.items()]
         self._nesterov = any(given)
+        self._step = ops.StochasticGradientDescent(1, self._rule, self._momentum_scale, self._nesterov)
 
-    def _update(self, vectors: int, rule: ops.GradientRule) -> ops.StochasticGradientDescent:
-        return ops.StochasticGradientDescent(vectors, rule, self._momentum_scale, self._nesterov)
-
-    def encode(
-        self,
-        command_buffer: CommandBuffer,
-        *operands: Any,
-        convolution_gradient_state: MPSState | None = None,
-        convolution_source_state: MPSState | None = None,
-        batch_normalization_state: MPSState | None = None,
-        batch_normalization_gradient_state: MPSState | None = None,
-        batch_normalization_source_state: MPSState | None = None,
-        input_momentum_vectors: Sequence[MPSVector] | None = None,
-        result_state: MPSState | None = None,
-        input_gradient_vector: MPSVector | None = None,
-        input_values_vector: MPSVector | None = None,
-        input_momentum_vector: MPSVector | None = None,
-        result_values_vector: MPSVector | None = None,
-        input_gradient_matrix: MPSMatrix | None = None,
-        input_values_matrix: MPSMatrix | None = None,
-        input_momentum_matrix: MPSMatrix | None = None,
-        result_values_matrix: MPSMatrix | None = None,
-    ) -> None:
+    @declared
+    def encode(self, command_buffer: CommandBuffer, *operands: Any, **named: Unpack[MomentumOperands]) -> None:
         """Record one update of a layer's parameters, of a vector, or of a matrix.
 
         Weights and biases: ``convolution_gradient_state``, ``convolution_source_state`` and ``result_state``, an
@@ -111,4 +89,4 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
             MPSTypeError: Operands of several forms, or one that is missing or of another class.
             MPSArgumentError: Lengths that do not belong together, or a state without gradients.
         """
-        self._encode(command_buffer, locals())
+        self._update_operands(command_buffer, operands, named)

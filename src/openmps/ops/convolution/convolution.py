@@ -387,7 +387,7 @@ class Contraction(Op, kind=Kind.CONTRACTION, half=True):
     """
 
 
-class ContractionGradient(Contraction, results=3):
+class ContractionGradient(Contraction, kind=Kind.CONTRACTION_GRADIENT, results=3):
     """The base of gradients of a gradient, the forward source and the weights: for source, weights and biases."""
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> ConvolutionGradients:

@@ -26,15 +26,15 @@ from openmps.ops.convolution.patch_convolution import (
 )
 from openmps.ops.geometry import Window
 from openmps.ops.op import Kind, Op
-from openmps.ops.pointwise.neuron import neuron
+from openmps.ops.pointwise.neuron import Neuron, neuron
 from openmps.ops.pooling.pooling import MaxPooling
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 _RELU, _RELU_N = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
 _SIGMOID, _HARD_SIGMOID = MPSCNNNeuronType.SIGMOID, MPSCNNNeuronType.HARD_SIGMOID
 _RECTIFIERS = frozenset({_RELU, _RELU_N})
-ACTIVATIONS = frozenset({*_RECTIFIERS, _SIGMOID, _HARD_SIGMOID})
-"""The neurons that a convolution takes in."""
+_ACTIVATIONS = frozenset({*_RECTIFIERS, _SIGMOID, _HARD_SIGMOID})
+"""The neurons that are computed in the place of what they are of."""
 GATES = frozenset({_SIGMOID, _HARD_SIGMOID})
 """Those that it takes in with the product of a number and its neuron."""
 _LARGEST_HALF = 65504.0
@@ -77,6 +77,9 @@ class Activation(NamedTuple):
     scale: float = 1.0
     bias: float = 0.0
 
+    takes_rows = True
+    """Whether numbers in any order and shape will do."""
+
     @property
     def gate(self) -> str:
         """What oneDNN calls a gate, if it has it; rectifiers it has, too, but they lose what is not a number."""
@@ -106,6 +109,39 @@ class Activation(NamedTuple):
         return torch.add(torch.full((), self.bias, dtype=x.dtype, device=x.device), x, alpha=self.scale, out=x)
 
 
+class Pointwise(NamedTuple):
+    """Any other pointwise operation behind a convolution."""
+
+    op: Op
+    rounds: bool = False
+    """Whether the image is rounded to float16 first."""
+    constants: tuple[Tensor, ...] = ()
+    """What it reads besides the image, while it runs."""
+
+    gate = "none"
+    takes_rows = False
+    """Not numbers that are no image, as tiles have them."""
+
+    def of(self, x: Tensor) -> Tensor:
+        """The operation of an image."""
+        x = x.to(torch.float16) if self.rounds else x
+        given = x if self.op.takes_half else x.to(torch.float32)
+        result = self.op.run((True,), given, *self.constants)
+        assert isinstance(result, Tensor)
+        return result
+
+    def behind_gate(self, x: Tensor) -> Tensor:
+        """The image: there is no gate."""
+        return x
+
+
+def activation_of(op: Op, *, rounds: bool = False) -> Activation | Pointwise:
+    """A pointwise operation behind a convolution or normalization, whose result is rounded to float16 or not."""
+    if isinstance(op, Neuron) and op.function in _ACTIVATIONS:
+        return Activation(op.function, op.a, op.b)
+    return Pointwise(op, rounds)
+
+
 _PLAIN_RELU = Activation(_RELU, 0.0, 0.0)
 
 
@@ -129,8 +165,12 @@ def folded(
 
 
 def rounded_to_half(x: Tensor) -> Tensor:
-    """Float16, with finite numbers that are too large as the largest one."""
-    return torch.where(x.isinf(), x, x.clamp(-_LARGEST_HALF, _LARGEST_HALF)).to(torch.float16)
+    """Float16, with finite numbers that are too large as the largest one; float16 as it is."""
+    return (
+        x
+        if x.dtype == torch.float16
+        else torch.where(x.isinf(), x, x.clamp(-_LARGEST_HALF, _LARGEST_HALF)).to(torch.float16)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +181,7 @@ class Fused:
     edge_mode: MPSImageEdgeMode
     groups: int
     allow_tf32: bool
-    activation: Activation | None
+    activation: Activation | Pointwise | None
 
 
 def fused_convolution(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor:
@@ -160,9 +200,11 @@ def fused_convolution(x: Tensor, prepared: Prepared, residual: Tensor | None, ho
     return behind(_plain(x, weights, biases, how), residual, how.activation)
 
 
-def _is_rectifier(activation: Activation | None) -> bool:
+def _is_rectifier(activation: Activation | Pointwise | None) -> bool:
     """Whether forms for GPUs know it, or there is none."""
-    return activation is None or (activation.function in _RECTIFIERS and not activation.is_gate)
+    if not isinstance(activation, Activation):
+        return activation is None
+    return activation.function in _RECTIFIERS and not activation.is_gate
 
 
 def _lies_like_results(residual: Tensor, x: Tensor, weights: Tensor, how: Fused) -> bool:
@@ -293,9 +335,9 @@ _MANY_TERMS = 16
 """Fewer channels are padded by a form that takes a run of them at a time."""
 
 
-def _named(rectifier: Activation | None) -> Rectifier:
+def _named(rectifier: Activation | Pointwise | None) -> Rectifier:
     """What kernels call a rectifier, its slope and its limit."""
-    if rectifier is None:
+    if not isinstance(rectifier, Activation):
         return NO_RECTIFIER
     name = "RELU" if rectifier.a == 0.0 else "LEAKY"
     return Rectifier(name if rectifier.function is _RELU else name + "_N", rectifier.a, rectifier.b)
@@ -310,7 +352,7 @@ class Source(NamedTuple):
     epsilon: float | None
 
 
-class PrepareConvolution(Op, kind=Kind.CONTRACTION):
+class PrepareConvolution(Op, kind=Kind.PREPARATION):
     """What a `FusedConvolution` multiplies with and adds.
 
     The operands are weights before rounding, biases, which may be left out, and with an epsilon mean, correction,
@@ -327,6 +369,8 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
     keeps_biases: bool = True
     pooling: Window | None = None
     """Of the max pooling behind it, if that runs before biases and neuron."""
+    is_kept: bool = True
+    """Whether it is made once for many runs: in memory of its own, float32 weights on the CPU packed for a library."""
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Any:
         """See the class."""
@@ -342,19 +386,19 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
             half = None if biases is None else rounded_to_half(biases)
             rounded = rounded_to_half(weights)
             return Prepared(self._of_kernels(rounded), biases, half, self._matrix(rounded))
-        packs = weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available()
-        if packs and not stays:
+        is_packable = weights.device.type == "cpu" and weights.dtype == torch.float32
+        if self.is_kept and is_packable and torch.backends.mkldnn.is_available() and not stays:
             where = self.window, self.edge_mode, self.groups, self.images
             return Prepared(packed_weights(weights, biases, *where), biases, None)
-        if self.epsilon is None:
+        if self.epsilon is None and self.is_kept:
             # Its own numbers: whoever prepares them writes later ones over them.
             weights, biases = weights.clone(), None if biases is None else biases.clone()
         return Prepared(self._of_kernels(weights), biases, None, self._matrix(weights))
 
-    def exact(self, given: Unrounded, *operands: Any) -> tuple[Tensor, Tensor | None]:
-        """Weights and biases before they are rounded."""
+    def exact(self, given: Unrounded | Tensor, *operands: Any) -> tuple[Tensor, Tensor | None]:
+        """Weights and biases before they are rounded, or as they are multiplied with."""
         count = 1 if self.epsilon is None else 6
-        weights, biases = given.numbers, operands[0]
+        weights, biases = given if isinstance(given, Tensor) else given.numbers, operands[0]
         if self.epsilon is not None:
             weights, biases = folded(weights, *operands[:count], epsilon=self.epsilon)
         if self.addend is not None:
@@ -390,14 +434,21 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 class FusedConvolution(Op, kind=Kind.CONTRACTION, half=True):
-    """`fused_convolution` of an image, by what `PrepareConvolution` gives, and of an image to add, if there is one."""
+    """`fused_convolution` of an image, by what `PrepareConvolution` gives, and of an image to add, if there is one.
+
+    What the activation reads besides comes last, behind an image to add that may be left out.
+    """
 
     how: Fused
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
         """See the function."""
         x, prepared, *others = operands
-        return fused_convolution(x, prepared, others[0] if others else None, self.how)
+        residual, *constants = others or (None,)
+        how = self.how
+        if constants and isinstance(how.activation, Pointwise):
+            how = replace(how, activation=how.activation._replace(constants=tuple(constants)))
+        return fused_convolution(x, prepared, residual, how)
 
 
 class PooledConvolution(Op, kind=Kind.CONTRACTION, half=True):

@@ -263,7 +263,8 @@ class _InTiles(PackedWeights):
         self._library = library
 
     def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
-        y = self._tiles.convolve(x, None if residual is not None else activation)
+        is_last = residual is None and activation is not None and activation.takes_rows
+        y = self._tiles.convolve(x, activation if is_last else None)
         if y is None:
             return self._library(x, residual, activation)
-        return y if residual is None else behind(y, residual, activation)
+        return y if is_last else behind(y, residual, activation)

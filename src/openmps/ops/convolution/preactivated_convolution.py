@@ -35,7 +35,7 @@ class Preactivated(NamedTuple):
     convolution: Prepared
 
 
-class PreparePreactivated(Op, kind=Kind.CONTRACTION):
+class PreparePreactivated(Op, kind=Kind.PREPARATION):
     """`Preactivated` of the operands of both derived inputs, those of the normalization first.
 
     The normalization stays as it is where its factors are 0, where rounding would be lost in terms that cancel each

@@ -472,7 +472,7 @@ class LossGradient(Op, of=loss_gradient, kind=Kind.REDUCTION):
     of_labels: bool
 
 
-class InitialGradient(Op, half=True):
+class InitialGradient(Op, kind=Kind.STORAGE, half=True):
     """Ones for each image of its operand, which is not looked at: the gradient of an image with itself."""
 
     channels: int

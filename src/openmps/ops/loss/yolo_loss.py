@@ -81,12 +81,7 @@ def yolo_loss(
     # One box size a column: the boxes of a cell lie side by side.
     boxes = anchors.to(y.dtype).t().repeat(1, y.shape[3])[None, :, None, :]
     values, gradient = (empty_image(cells, cells.shape[1], (y.shape[2], cells.shape[3])) for _ in range(2))
-    if parameters.labels_hold_raw_sizes:
-        raw = labels[:, _SIZE]
-        sizes = raw.exp().mul_(boxes)
-    else:
-        sizes = labels[:, _SIZE]
-        raw = (sizes / boxes).add_(_GUARD).log_()
+    raw, sizes = _sizes(labels[:, _SIZE], boxes, parameters.labels_hold_raw_sizes)
     center = torch.sigmoid(cells[:, _CENTER])
     present, absent = _presence(labels[:, _CONFIDENCE], boxes, sizes, count, parameters)
     target = objects = present.to(y.dtype)
@@ -110,6 +105,11 @@ def yolo_loss(
     losses = _by_channel(values, count)
     reduced = reduce_losses(losses, weights, p.reduction, across_batch=p.reduce_across_batch)
     return reduced, _by_channel(gradient, count)
+
+
+def _sizes(given: Tensor, boxes: Tensor, are_raw: bool) -> tuple[Tensor, Tensor]:
+    """The logarithms and the sizes of the labels' boxes."""
+    return (given, given.exp().mul_(boxes)) if are_raw else ((given / boxes).add_(_GUARD).log_(), given)
 
 
 def _by_box(x: Tensor, count: int) -> Tensor:

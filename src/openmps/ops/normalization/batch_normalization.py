@@ -225,7 +225,7 @@ class BatchMoments(_Sums, of=batch_moments, results=3):
     """`batch_moments` of images: mean, correction and variance."""
 
 
-class MergedMoments(Op, results=3):
+class MergedMoments(Op, kind=Kind.REDUCTION, results=3):
     """`merged_moments` of three rows and of three others, and of the share of the others."""
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Moments:
@@ -286,7 +286,7 @@ class DataGradient(Op, half=True):
         return data_gradient(gradient, x, _moments(mean, correction, variance), gamma, self.epsilon, sums, pixels)
 
 
-class JoinRows(Op):
+class JoinRows(Op, kind=Kind.STORAGE):
     """Rows of numbers, one a channel, as one tensor; a correction that is left out is 0."""
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:

@@ -27,14 +27,6 @@ from openmps.ops.pointwise.neuron import Neuron, neuron, neuron_gradient
 from openmps.types import MPSCNNNeuronType
 
 
-def can_follow(op: Op) -> bool:
-    """Whether an operation is a neuron that may stand behind a normalization here: a rectifier."""
-    if not isinstance(op, Neuron):
-        return False
-    is_clipped = op.function is MPSCNNNeuronType.RELU_N and op.a == 0.0
-    return is_clipped or op.function is MPSCNNNeuronType.RELU
-
-
 class _Normalized(Op, half=True):
     """The base: the normalization, and what follows it."""
 

@@ -26,7 +26,7 @@ def can_be_pooled(op: NormalizedNeuron, window: Window, edge_mode: MPSImageEdgeM
     return op.neuron.a == 0.0 and library_max_padding(window, edge_mode) is not None
 
 
-class _Pooled(Op, half=True):
+class _Pooled(Op, kind=Kind.WINDOW, half=True):
     """The base: the windows."""
 
     window: Window

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.ops.convolution.fused_convolution import Activation
+from openmps.ops.convolution.fused_convolution import Activation, Pointwise
 from openmps.ops.normalization.batch_normalization import is_near_zero
-from openmps.ops.op import Op
+from openmps.ops.op import Kind, Op
 
 
 class Scaled(NamedTuple):
@@ -25,7 +25,7 @@ class Scaled(NamedTuple):
     shift: Tensor
 
 
-class PrepareNormalization(Op):
+class PrepareNormalization(Op, kind=Kind.PREPARATION):
     """`Scaled` of mean, correction (none is 0), variance, gamma and beta."""
 
     epsilon: float
@@ -50,7 +50,7 @@ class StoredNormalization(Op, half=True):
     Of float16 images the result is float32, or rounded to float16 if ``is_rounded`` says so.
     """
 
-    activation: Activation | None
+    activation: Activation | Pointwise | None
     is_rounded: bool
 
     @property

@@ -189,7 +189,7 @@ class Combination(Op, results=2):
         return arithmetic(x=x, y=y, with_mask=wanted[1], **vars(self))
 
 
-class CombinationGradient(Op, gives_view=True):
+class CombinationGradient(Op, kind=Kind.REDUCTION, gives_view=True):
     """`arithmetic_gradient` of a gradient, the other forward image and the mask, if there are any."""
 
     operation: Arithmetic

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from openmps.ops import triton
 from openmps.ops.geometry import Window, empty_image, pitch_of
-from openmps.ops.op import Op
+from openmps.ops.op import Kind, Op
 from openmps.ops.pointwise.dropout import DropoutMask, dropout
 
 MOST_TAPS = 64
@@ -27,7 +27,7 @@ def can_pool(window: Window) -> bool:
     return apart and not window.leaves_source and window.y.size * window.x.size <= MOST_TAPS
 
 
-class LayerEnd(Op, half=True, results=2):
+class LayerEnd(Op, kind=Kind.WINDOW, half=True, results=2):
     """``dropout(relu(max pooling(x + biases)))``, as far as there are biases, a window, a ReLU and a dropout.
 
     Operands: the products, biases or None, the number of the encode where there is a dropout. The second result is for
@@ -64,7 +64,7 @@ class LayerEnd(Op, half=True, results=2):
         return y, tap.to(torch.int8)
 
 
-class LayerEndGradient(Op, half=True, results=2):
+class LayerEndGradient(Op, kind=Kind.WINDOW, half=True, results=2):
     """The gradient of `LayerEnd` for the products, and its sums for the biases, float32.
 
     Operands: the gradient for the result, and the taps.

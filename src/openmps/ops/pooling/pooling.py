@@ -173,8 +173,8 @@ def average_pooling(
 
         return at_once(x, window)
     x = x.to(torch.float32) if x.dtype == torch.float16 else x
-    cut = window.cut(alike=_half_padding(window) is not None)
-    plan = _average_plan(window, cut, edge_mode, zero_pad, _half_padding(cut))
+    cut = window.cut(alike=window.half_padding is not None)
+    plan = _average_plan(window, cut, edge_mode, zero_pad, cut.half_padding)
     result = _averages(x, cut, MPSImageEdgeMode.ZERO, plan)
     return result.div_(_tap_counts(window, zero_pad, x)) if plan.is_counted else result
 
@@ -199,7 +199,7 @@ def average_pooling_gradient(
     Raises:
         MPSArgumentError: The window is dilated.
     """
-    cut = window.cut(alike=_half_padding(window) is not None)
+    cut = window.cut(alike=window.half_padding is not None)
     plan = _average_plan(window, cut, edge_mode, zero_pad, _gradient_padding(gradient, cut))
     if plan.is_counted:
         gradient = gradient / _tap_counts(window, zero_pad, gradient)
@@ -228,7 +228,7 @@ def l2_norm_pooling(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> T
     if _is_counted(window, edge_mode):
         return window.sums(x.square(), edge_mode).sqrt_()
     window = _cut_sums(window, edge_mode)
-    plan = _sum_plan(window, edge_mode, _half_padding(window))
+    plan = _sum_plan(window, edge_mode, window.half_padding)
     return _averages(x.square(), window, edge_mode, plan).sqrt_()
 
 
@@ -272,7 +272,7 @@ def _cut(window: Window, edge_mode: MPSImageEdgeMode) -> Window:
 def _cut_sums(window: Window, edge_mode: MPSImageEdgeMode) -> Window:
     """The window for a sum: numbers outside the source do not count where they are 0."""
     is_zero = edge_mode == MPSImageEdgeMode.ZERO
-    return window.cut(alike=_half_padding(window) is not None) if is_zero else window.nearer()
+    return window.cut(alike=window.half_padding is not None) if is_zero else window.nearer()
 
 
 def _is_counted(window: Window, edge_mode: MPSImageEdgeMode) -> bool:
@@ -288,14 +288,7 @@ def library_max_padding(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[in
     ``CLAMP`` where the windows are not dilated, since the nearest pixel of the edge is then a tap itself.
     """
     is_ignored = edge_mode == MPSImageEdgeMode.CLAMP and window.dilation == (1, 1)
-    return _half_padding(window) if is_ignored or not window.leaves_source else None
-
-
-def _half_padding(window: Window) -> tuple[int, int] | None:
-    """Return the padding (vertical, horizontal) of a library: at most half a window, so that no window is empty."""
-    vertical = window.y.symmetric_padding(window.y.extent // 2)
-    horizontal = window.x.symmetric_padding(window.x.extent // 2)
-    return None if vertical is None or horizontal is None else (vertical, horizontal)
+    return window.half_padding if is_ignored or not window.leaves_source else None
 
 
 def _choose(image: Tensor, window: Window, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -380,7 +373,7 @@ def _averages_adjoint(gradient: Tensor, window: Window, edge_mode: MPSImageEdgeM
 
 def _gradient_padding(gradient: Tensor, window: Window) -> tuple[int, int] | None:
     """The padding of a library for the gradient of average pooling, if it can be used."""
-    padding = _half_padding(window)
+    padding = window.half_padding
     # torch 2.11's channels-last kernel leaves the padding out of account (its issue 188344).
     return None if gradient.is_cuda and padding != _UNPADDED else padding
 

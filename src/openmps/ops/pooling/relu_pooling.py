@@ -1,9 +1,8 @@
-"""The gradient of a max pooling in front of a ReLU; see `ops.rewrite.fuse` for how it came there."""
+"""The gradient of a max pooling in front of a ReLU; see `ops.rewrite.table` for how it came there."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +16,8 @@ from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 _RELU = MPSCNNNeuronType.RELU
 
 
-@dataclass(frozen=True, slots=True)
-class ReluPoolGradient(Op):
+class ReluPoolGradient(Op, kind=Kind.WINDOW):
     """The gradient of a max pooling in front of a ReLU: of a gradient, the pooled source, the source and the choice."""
-
-    kind: ClassVar[Kind] = Kind.WINDOW
 
     window: Window
     edge_mode: MPSImageEdgeMode

@@ -43,8 +43,10 @@ def philox(counter: Block, key: tuple[Word, Word]) -> Block:
         product1 = c2 * _MULTIPLIERS[1]
         c0 = _mixed(product1 >> 32, c1, k0)
         c2 = _mixed(product0 >> 32, c3, k1)
-        c1 = _low_word_later(product1)
-        c3 = _low_word_later(product0)
+        # The upper half of a tensor may stay: the next round only exclusive-ors it in and masks then, which saves a
+        # pass. An integer grows without end and does not fit int64, so it is masked now.
+        c1 = product1 & WORD_MASK if isinstance(product1, int) else product1
+        c3 = product0 & WORD_MASK if isinstance(product0, int) else product0
         k0 = (k0 + _KEY_INCREMENTS[0]) & WORD_MASK
         k1 = (k1 + _KEY_INCREMENTS[1]) & WORD_MASK
     return c0, c1 & WORD_MASK, c2, c3 & WORD_MASK
@@ -52,19 +54,12 @@ def philox(counter: Block, key: tuple[Word, Word]) -> Block:
 
 def _mixed(high: Word, word: Word, key: Word) -> Word:
     """The low 32 bits of ``high ^ word ^ key``, in the memory of ``high`` where that is as large as the result."""
-    if isinstance(high, int) or not _is_no_larger(word, high) or not _is_no_larger(key, high):
+    if isinstance(high, int):
         return (high ^ word ^ key) & WORD_MASK
+    for each in (word, key):
+        if isinstance(each, Tensor) and each.dim() and each.shape != high.shape:
+            return (high ^ word ^ key) & WORD_MASK
     return high.bitwise_xor_(word).bitwise_xor_(key).bitwise_and_(WORD_MASK)
-
-
-def _is_no_larger(word: Word, room: Tensor) -> bool:
-    return isinstance(word, int) or word.shape == room.shape or word.dim() == 0
-
-
-def _low_word_later(product: Word) -> Word:
-    # The upper half of a tensor may stay: the next round only exclusive-ors it in and masks then, which saves a pass.
-    # An integer grows without end and does not fit int64, so it is masked now.
-    return product & WORD_MASK if isinstance(product, int) else product
 
 
 def philox_words(seed: int, first: int, count: int, device: torch.device) -> Tensor:

@@ -136,7 +136,7 @@ class ReduceWeighted(Op, kind=Kind.REDUCTION):
         return _WEIGHTINGS[self.weighting](*operands)
 
 
-class Spread(Op):
+class Spread(Op, kind=Kind.WINDOW):
     """The gradient of a mean over rows and columns: an even share for each pixel."""
 
     rows: int

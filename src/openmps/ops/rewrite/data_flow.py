@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from openmps.errors import MPSArgumentError
 from openmps.ops.elements import Load, Store
 from openmps.ops.normalization.batch_normalization import JoinRows, SplitRows
-from openmps.ops.op import Equation, Function
+from openmps.ops.op import Equation, Function, Role
 from openmps.types import MPSImageFeatureChannelFormat
 
 STORE_HALF, LOAD_HALF = Store(MPSImageFeatureChannelFormat.FLOAT16), Load(MPSImageFeatureChannelFormat.FLOAT16)
@@ -22,6 +22,7 @@ class DataFlow:
     """Who fills each value of a function, and who reads it, as it is or by way of conversions between formats."""
 
     def __init__(self, function: Function) -> None:
+        self.inputs = dict(zip(function.input_values, function.inputs, strict=True))
         self.outputs = set(function.output_values)
         self.makers = {value: equation for equation in function.equations for value in equation.writes}
         self._readers: dict[int, list[Equation]] = {}
@@ -57,6 +58,23 @@ class DataFlow:
     def inner_uses(self, value: int) -> list[Equation] | None:
         """The equations that use a value; None if it comes out."""
         return None if self.comes_out(value) else self.uses(value)
+
+    def followers(self, equation: Equation) -> list[tuple[Equation, int]]:
+        """The equations that read a result of one, as it is or by way of conversions to float16 and back.
+
+        With each the value that it reads.
+        """
+        found: list[tuple[Equation, int]] = []
+        for value in equation.writes:
+            for reader in dict.fromkeys(self.readers(value)):
+                found.append((reader, value))
+                found += self.followers(reader) if reader.op in (LOAD_HALF, STORE_HALF) else []
+        return found
+
+    def is_input(self, value: int, roles: Container[Role]) -> bool:
+        """Whether a value is an input of one of these roles, or left out."""
+        found = self.inputs.get(value)
+        return value == -1 or (found is not None and found.role in roles)
 
     def is_inner(self, value: int, users: Sequence[Equation]) -> bool:
         """Whether these equations alone use a value."""

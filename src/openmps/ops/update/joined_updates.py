@@ -2,13 +2,12 @@
 
 `join_updates`: updates by one kind of optimizer with the same numbers, one after the other, become a `JoinedUpdate`: a
 network's updates are little more than their launches. So do equations of running averages, and numbers that are put in
-the place of others. The equations that they must equal are those one by one. A captured command buffer is where they
-meet (`openmps.runtime.replay.updates`).
+the place of others. The equations that they must equal are those one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -38,7 +37,8 @@ def kind_of(equation: Equation) -> Hashable:
 def join_updates(function: Function, ranks: Sequence[int] | None = None) -> Function:
     """The function, whose equations write memory and have no results, with those joined that can be.
 
-    Equations of different ``ranks`` are not joined: one may write what another one reads.
+    Equations of different ``ranks`` are not joined: one may write what another one reads. Those of one rank are known
+    to be apart.
     """
     updates = [equation.op for equation in function.equations if isinstance(equation.op, Update)]
     most = MOST_TOGETHER if sum(op.vectors for op in updates) <= MOST_IN_ALL else None
@@ -49,7 +49,8 @@ def join_updates(function: Function, ranks: Sequence[int] | None = None) -> Func
         if kind is None or len(run) == 1:
             equations += run
         elif isinstance(run[0].op, Update):
-            equations += map(_joined, [run] if most is None else _cut(run, most))
+            groups = [run] if most is None else _cut(run, most)
+            equations += [_joined(group, are_apart=ranks is not None) for group in groups]
         else:
             equations.append(_together(run))
     return function.with_equations(equations, function.value_count)
@@ -75,12 +76,13 @@ def _kinds(equation: Equation) -> int:
     return (len(equation.reads) - 2) // equation.op.vectors
 
 
-def _joined(run: Sequence[Equation]) -> Equation:
+def _joined(run: Sequence[Equation], *, are_apart: bool) -> Equation:
     if len(run) == 1:
         return run[0]
     updates = tuple(equation.op for equation in run if isinstance(equation.op, Update))
     reads = tuple(value for equation in run for value in equation.reads)
-    return Equation(JoinedUpdate(updates, tuple(len(equation.reads) for equation in run)), reads, ())
+    counts = tuple(len(equation.reads) for equation in run)
+    return Equation(JoinedUpdate(updates, counts, are_apart), reads, ())
 
 
 def _together(run: Sequence[Equation]) -> Equation:
@@ -120,6 +122,8 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     updates: tuple[Update, ...]
     counts: tuple[int, ...]
     """Of operands."""
+    are_apart: bool = False
+    """Whether it is known that no update writes what another one reads or writes."""
 
     def overwritten(self, operands: int) -> Iterable[int]:
         """What each of them writes."""
@@ -129,7 +133,10 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
         """All of them in one launch where that can be, else one after the other."""
-        parts = [*self._parts(operands)]
+        parts = self._parts(operands)
+        if self.are_apart and len(parts) > 1 and parts[0].runs[0][0].device.type == "cpu" and _have_one_rate(parts):
+            self._step_at_once(parts)
+            return
         is_many = sum(len(part.runs[0]) for part in parts) > MOST_TOGETHER
         fits = all(fits_one_pass(*part) for part in parts) and (not is_many or _fit_a_table(parts))
         if not parts or not fits or not _apart(parts):
@@ -144,14 +151,29 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         rounded = [(first, each) for first, part in zip(firsts, parts, strict=False) for each in part.rounded]
         self.updates[0].pass_once(rates, runs, rounded, is_many=is_many)
 
-    def _parts(self, operands: Sequence[Any]) -> Iterator[_Part]:
-        start = 0
+    def _step_at_once(self, parts: Sequence[_Part]) -> None:
+        """All of them as one update of all vectors."""
+        runs = [[vector for run in kind for vector in run] for kind in zip(*(part.runs for part in parts), strict=True)]
+        op = self.updates[0]
+        op.step(parts[0].rate, runs)
+        for part in parts:
+            op.round_into(part.rounded, part.runs[-1][0])
+
+    def _parts(self, operands: Sequence[Any]) -> list[_Part]:
+        start, parts = 0, list[_Part]()
         for op, count in zip(self.updates, self.counts, strict=True):
             rate, *vectors, rounded = operands[start : start + count]
             runs = op.runs_of(vectors)
             if runs[0]:
-                yield _Part(rate, runs, rounded or ())
+                parts.append(_Part(rate, runs, rounded or ()))
             start += count
+        return parts
+
+
+def _have_one_rate(parts: Sequence[_Part]) -> bool:
+    """Whether all updates have one number as their rate."""
+    rate = parts[0].rate
+    return isinstance(rate, float) and all(part.rate == rate for part in parts)
 
 
 def _fit_a_table(parts: Sequence[_Part]) -> bool:

@@ -52,6 +52,12 @@ class GradientRule:
         """The factor of ``v`` that L2 regularization adds to the gradient."""
         return self.regularization_scale if self.regularization == MPSNNRegularizationType.L2 else 0.0
 
+    @property
+    def changes_gradients(self) -> bool:
+        """Whether `apply_without_decay` gives anything but the gradient."""
+        is_l1 = self.regularization == MPSNNRegularizationType.L1 and self.regularization_scale != 0.0
+        return self.clip is not None or self.rescale != 1.0 or is_l1
+
     def apply(self, values: Tensor, gradient: Tensor) -> Tensor:
         """The gradient that the update uses; ``gradient`` itself where nothing is to be done."""
         gradient = self.apply_without_decay(values, gradient)
@@ -191,7 +197,8 @@ def _fused_adam(
     runs: Sequence[Sequence[Tensor]], rate: Rate, beta1: float, beta2: float, epsilon: float, rule: GradientRule
 ) -> None:
     values, gradients, momenta, velocities, results, *maxima = runs
-    gradients = [rule.apply_without_decay(v, g) for v, g in zip(values, gradients, strict=True)]
+    if rule.changes_gradients:
+        gradients = [rule.apply_without_decay(v, g) for v, g in zip(values, gradients, strict=True)]
     for value, result in zip(values, results, strict=True):
         if result.data_ptr() != value.data_ptr():
             result.copy_(value)
@@ -253,9 +260,13 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         if fits_one_pass(rate, runs, rounded or ()):
             self.pass_once([rate] * len(runs[0]), runs, [(0, each) for each in rounded or ()])
             return
-        self._step(rate, runs)
-        new = runs[-1][0]
-        for each in rounded or ():
+        self.step(rate, runs)
+        self.round_into(rounded or (), runs[-1][0])
+
+    @staticmethod
+    def round_into(rounded: Sequence[Tensor], new: Tensor) -> None:
+        """Put new numbers, rounded to float16, in the place of others."""
+        for each in rounded:
             each.view(-1).copy_(new if each.dtype == torch.float16 else new.to(torch.float16))
 
     def runs_of(self, vectors: Sequence[Tensor]) -> Sequence[Sequence[Tensor]]:
@@ -285,7 +296,7 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         """The keywords of a step."""
         return {name: value for name, value in vars(self).items() if name not in ("vectors", "shard")}
 
-    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+    def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
         """One step by the functions above."""
         raise NotImplementedError
 
@@ -311,7 +322,8 @@ class StochasticGradientDescent(Update):
     momentum_scale: float
     nesterov: bool
 
-    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+    def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        """See `Update`."""
         for gradient, values, *momenta, result in zip(*runs, strict=True):
             sgd(values, gradient, momenta[0] if momenta else None, result, learning_rate=rate, **self.settings)
 
@@ -325,7 +337,8 @@ class RmsProp(Update):
     decay: float
     epsilon: float
 
-    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+    def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        """See `Update`."""
         for gradient, values, squares, result in zip(*runs, strict=True):
             rmsprop(values, gradient, squares, result, learning_rate=rate, **self.settings)
 
@@ -340,7 +353,8 @@ class Adam(Update):
     beta2: float
     epsilon: float
 
-    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+    def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        """See `Update`."""
         gradients, values, momenta, velocities, *maxima, results = runs
         maximum = maxima[0] if maxima else None
         vectors = values, gradients, momenta, velocities, results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from weakref import ref
@@ -16,11 +16,8 @@ from openmps.metal.execution import MAX_CAPTURE_COUNT, Release, Work
 from openmps.metal.explanation import Passage, WorkOutcome
 from openmps.metal.memory import DeferrableMemory, Memory
 from openmps.metal.pending import Region, Writer
-from openmps.runtime.derived import Derived
-from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.deferred_outputs import DeferredOutputs
 from openmps.runtime.replay.partition import Partition, analyse, things_of, values_of
-from openmps.runtime.replay.quick_signature import QuickSignatures
 from openmps.runtime.replay.recorder import Recorder, Recording
 from openmps.runtime.replay.signature import Key, Signature, Signatures
 from openmps.runtime.replay.static_function import StaticFunction
@@ -32,8 +29,6 @@ MOST_COPIED = 8 << 20
 """Bytes of images, for each operation, that a capture copies into its memory: of more the copies take longer."""
 _REMEMBERED = 256
 """Segments that are known, captured or not."""
-_MOST_REMEMBERED = 8
-"""How often at most a kind of runs is made known to a quick reading: its frames may be new each time."""
 _MOST_LOOKED_AT_AGAIN = 32
 """Works behind one that cannot be captured yet: of more not each rest is looked at when they come for the first time.
 
@@ -51,6 +46,7 @@ class _Capture:
         self.may_defer = [sink.may_defer for sink in static_function.sinks]
         self.outs = static_function.outs
         self.is_guarded = static_function.is_guarded
+        self.fused = static_function.fused
         self.recording = recording
 
 
@@ -58,6 +54,8 @@ class _Entry:
     """What is known of runs with one key."""
 
     def __init__(self, kept: list[ref[object]], partition: Partition) -> None:
+        self.allow_fusion = True
+        """Whether its capture may be fused."""
         self.kept = kept
         """What the key tells by identity: when it goes, the key means nothing any more."""
         self.partition = partition
@@ -70,8 +68,8 @@ class _Entry:
         self.capture: _Capture | None = None
         self.last_use = 0
         """A number that is larger for what was used later."""
-        self.remembered = 0
-        """How often a quick reading was to be enough from then on."""
+        self.too_large = ""
+        """Why its images are not to be copied at each replay; nothing where they may be."""
 
 
 class Replayer:
@@ -79,13 +77,13 @@ class Replayer:
 
     def __init__(self, device: torch.device, recorder: Recorder, min_steps: int = MIN_STEPS) -> None:
         self.max_capture_count = MAX_CAPTURE_COUNT
+        self.allow_fusion = True
         self._device = device
         self._recorder = recorder
         self._min_steps = min_steps
         self._entries: dict[Key, _Entry] = {}
         self._dead: deque[Key] = deque()
         self._signatures = Signatures()
-        self._quick_signatures = QuickSignatures[_Entry](self._signatures)
         self._warmups = Warmups(device)
         self._deferred = DeferredOutputs(device)
         self._uses = itertools.count(1)
@@ -111,13 +109,8 @@ class Replayer:
         elif self._recorder.is_taken():
             count, reason = len(works), "not replayed: the program itself captures what is launched"
         else:
-            if self._play_quickly(works, passages):
-                return 0
-            too_large = self._too_large(works)
-            signature = Signature() if too_large else self._signatures.look(works)
-            if too_large:
-                count, reason = len(works), f"not replayed: {too_large}"
-            elif not signature.works:
+            signature = self._signatures.look(works)
+            if not signature.works:
                 count, reason = 1, f"not replayed: {_reason(signature.refusal)}"
             elif signature.steps < self._min_steps:
                 count, reason = signature.works, _too_few(signature.steps)
@@ -126,31 +119,22 @@ class Replayer:
                 partition = entry.partition
                 outcome, reason = self._play(works, entry, signature)
                 if outcome is not None:
-                    passages.append(Passage(partition.works, outcome, reason))
+                    fused = frozenset[int]() if entry.capture is None else entry.capture.fused
+                    passages.append(Passage(partition.works, outcome, reason, fused))
                     return 0
                 count = max(1, partition.works)
-                if entry.looks == 1 and signature.works - count > _MOST_LOOKED_AT_AGAIN:
+                if entry.too_large or (entry.looks == 1 and signature.works - count > _MOST_LOOKED_AT_AGAIN):
                     count = signature.works
         passages.append(Passage(count, WorkOutcome.RUN, reason))
         return count
-
-    def _play_quickly(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> bool:
-        """Replay a run that a quick reading can tell; whether it has."""
-        signature = self._quick_signatures.read_quickly(works)
-        entry = None if signature is None else self._quick_signatures.known(signature)
-        if signature is None or entry is None or entry.capture is None:
-            return False
-        entry.last_use = next(self._uses)
-        if not _replay(entry.capture, entry.partition, signature, works, self._deferred):
-            return False
-        passages.append(Passage(entry.partition.works, WorkOutcome.REPLAYED, ""))
-        return True
 
     def _play(
         self, works: deque[tuple[str, Work]], entry: _Entry, signature: Signature
     ) -> tuple[WorkOutcome | None, str]:
         """Replay a partition, and say whether it was captured before; or None, and why it was not."""
         outcome, partition = WorkOutcome.REPLAYED, entry.partition
+        if entry.too_large:
+            return None, f"not replayed: {entry.too_large}"
         if not partition.works:
             return None, f"not replayed: {_reason(partition.refusal)}"
         if partition.steps < self._min_steps:
@@ -165,7 +149,8 @@ class Replayer:
             if _brings_new_memory(signature):
                 return None, _FIRST
             try:
-                static_function = StaticFunction(signature, partition, self._device)
+                fuses = entry.allow_fusion
+                static_function = StaticFunction(signature, partition, self._device, allow_fusion=fuses)
                 entry.capture = _Capture(static_function, self._recorder.record(static_function.run))
             except Exception as fault:
                 entry.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
@@ -174,30 +159,14 @@ class Replayer:
         else:
             if _brings_new_memory(signature):
                 return None, _FIRST
-            if entry.remembered < _MOST_REMEMBERED:
-                entry.remembered += 1
-                self._quick_signatures.remember(works, signature, entry)
         if not _replay(entry.capture, partition, signature, works, self._deferred):
             return None, "not replayed: a result may not be finite, and it is looked for where"
         return outcome, ""
 
-    def _too_large(self, works: Iterable[tuple[str, Work]]) -> str:
-        """What stands in the way of copying images from the device itself at each replay, if anything does."""
-        found, steps = dict[Hashable, int](), 0
-        for _, work in works:
-            if isinstance(work, Dispatch):
-                steps += len(work.function.actions)
-                copies = [bound.device_bytes(self._device.type) for bound in work.inputs]
-                found.update([each for each in copies if each is not None])
-        copied = sum(found.values())
-        if copied <= MOST_COPIED * max(1, steps):
-            return ""
-        return f"its images, {copied >> 20} MiB for {steps} step(s), take longer to copy than to launch the steps"
-
     # --- what is remembered -------------------------------------------------------------------------------------------
 
     def _entry(self, works: deque[tuple[str, Work]], signature: Signature) -> _Entry:
-        key = signature.key
+        key = (self.allow_fusion, *signature.key)
         entry = self._entries.get(key)
         if entry is None:
             self._warmups.hold(signature.dispatches)
@@ -205,6 +174,8 @@ class Replayer:
             # The callbacks run anywhere, so they only note the key: what it holds goes when this thread comes by.
             kept = [ref(each, forget) for each in things_of(signature)]
             entry = self._entries[key] = _Entry(kept, analyse(works, signature))
+            entry.too_large = _too_large(signature, self._device)
+            entry.allow_fusion = self.allow_fusion
         entry.looks += 1
         entry.last_use = next(self._uses)
         return entry
@@ -236,16 +207,25 @@ class Replayer:
             entry.capture = None
 
 
+def _too_large(signature: Signature, device: torch.device) -> str:
+    """What stands in the way of copying images from the device itself at each replay, if anything does."""
+    copies = [bound.device_bytes(device.type) for work in signature.dispatches for bound in work.inputs]
+    copied = sum({each[0]: each[1] for each in copies if each is not None}.values())
+    if copied <= MOST_COPIED * max(1, signature.steps):
+        return ""
+    return f"its images, {copied >> 20} MiB for {signature.steps} step(s), take longer to copy than to launch the steps"
+
+
 def _brings_new_memory(signature: Signature) -> bool:
     """Make what is derived again where memory was written at once: captured work reads it without asking.
 
     Whether some of it lies elsewhere since then, so that the signature is no longer that of the works.
     """
-    derived = [each for work in signature.dispatches for each in work.inputs if type(each) is Derived]
+    derived = signature.derived
     before = [each.place for each in derived]
     for each in derived:
         each.value()
-    return any(each.place is not place for each, place in zip(derived, before, strict=True))
+    return [each.place for each in derived] != before
 
 
 def _note(dead: deque[Key], key: Key, _: ref[object]) -> None:
@@ -277,8 +257,7 @@ def _replay(
         *values, sound = values
         if sound is not None and not bool(sound):
             return False
-    outs = [[ref(signature.at(number)) for number in numbers] for numbers in capture.outs]
-    reusable = signature.reusable if partition.works == signature.works else ()
+    outs = [[ref(signature.memories[number]) for number in numbers] for numbers in capture.outs]
     signature.let_go()
     # The works must be gone for what they alone hold to be gone; this one says meanwhile what is yet to be written.
     works.insert(partition.works, ("replay", _HandOut(outs)))
@@ -289,8 +268,6 @@ def _replay(
         del work
     _hand_out(capture, outs, values, deferred)
     works.popleft()
-    for frame in reusable:
-        frame.give_back()
     return True
 
 

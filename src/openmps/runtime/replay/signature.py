@@ -1,4 +1,6 @@
-"""What is looked at each time that a record comes: as much as tells whether it equals one that was analysed before.
+"""Signatures of records: as much of what is bound as tells whether a record equals one that was analysed before.
+
+Dispatches of one frame share all but some of their bindings, so that only versions are compared of what they share.
 
 Inputs of a function fall into three kinds:
 
@@ -20,10 +22,11 @@ from torch import Tensor
 
 from openmps.metal.execution import Release, Work, keep_place
 from openmps.metal.memory import Memory
-from openmps.metal.resource import epoch
+from openmps.metal.version import Version
 from openmps.ops.op import Function, Role
 from openmps.runtime.binding import Binding, Nowhere, Number, Several
-from openmps.runtime.dispatch import Dispatch, ReusableFrame
+from openmps.runtime.derived import Derived
+from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.host import Layout, layout_of
 from openmps.runtime.identity import Identity, new_serial, serial_of, storage_of, storages_of
 
@@ -42,9 +45,7 @@ class Traits(NamedTuple):
 @lru_cache(maxsize=1024)
 def traits_of(function: Function) -> Traits:
     """The traits of a function."""
-    has_effect = any(step.op.has_effect for step in function.equations)
-    # What one step makes may be a view of an input that another one writes.
-    written = range(len(function.inputs)) if has_effect and len(function.equations) > 1 else function.overwritten()
+    written = function.overwritten()
     readers = {slot: [step.op for step in function.equations if slot in step.reads] for slot in function.input_values}
     return Traits(
         tuple(
@@ -59,11 +60,13 @@ def traits_of(function: Function) -> Traits:
 
 
 class _Inputs(NamedTuple):
-    """How the inputs of a function were bound at the last look; good for one epoch."""
+    """How the inputs of a function were bound at the last look."""
 
-    epoch: int
     frame: int | None
     """The serial number of what says which of them each encode binds, where that is known."""
+    versions: list[Version]
+    """Of the kept memory that the frame says is bound to the same: it is, in these versions."""
+    numbers: list[int]
     types: list[type]
     used: tuple[bool, ...]
     kept: tuple[int, ...]
@@ -75,6 +78,8 @@ class _Inputs(NamedTuple):
     """Numbers that are uploaded."""
     fixed: tuple[int, ...]
     """Other numbers."""
+    derived: tuple[int, ...]
+    """What is to be made again before captured work reads it."""
     storages: frozenset[int]
     """The kept memory."""
     token: int
@@ -82,14 +87,23 @@ class _Inputs(NamedTuple):
 
     def are_again(self, work: Dispatch) -> bool:
         """Whether a dispatch is bound in the same way to the same kept memory."""
-        if self.epoch != epoch.number or self.used != work.used:
-            return False
         inputs = work.inputs
-        if work.frame is not None and self.frame == work.frame.serial and not self.looked_at:
+        if work.frame is not None and self.frame == work.frame.serial:
+            if [each.number for each in self.versions] != self.numbers:
+                return False
+            looked_at = self.looked_at
+        elif self.used == work.used and [*map(type, inputs)] == self.types:
+            looked_at = self.kept
+        else:
+            return False
+        if not looked_at:
             return True
-        identities = [inputs[index].identity() for index in self.kept]
-        serials = [None if each is None else each.serial for each in identities]
-        return serials == self.serials and [*map(type, inputs)] == self.types
+        identities = [inputs[index].identity() for index in looked_at]
+        serials = dict(zip(self.kept, self.serials, strict=True))
+        return all(
+            each is not None and each.serial == serials[index]
+            for index, each in zip(looked_at, identities, strict=True)
+        )
 
 
 class Signature:
@@ -102,25 +116,19 @@ class Signature:
     """Whether its one dispatch looks at its own results."""
     key: Key = ()
     """Equal for runs that compute the same in the same kept memory, of new memory that lies in the same way."""
-    places: tuple[int, ...] | None = None
-    """The numbers of its new memory, where a quick reading has met a part of it only."""
     refusal = ""
     """Why the run ends where it does."""
 
     def __init__(self) -> None:
         self.dispatches: list[Dispatch] = []
         self.memories: list[Memory] = []
-        """All new memory, in the order in which it is met; see `at` for one by its number."""
+        """All new memory, in the order in which it is met: its number is its place."""
         self.released: set[int] = set()
         """What is given back within the run, by identity."""
-        self.reusable: list[ReusableFrame] = []
-        """What the run alone holds of what may be used again."""
         self.numbers: list[float] = []
         """What is uploaded, in order."""
-
-    def at(self, number: int) -> Memory:
-        """The new memory of this number."""
-        return self.memories[number if self.places is None else self.places.index(number)]
+        self.derived: list[Derived] = []
+        """What is derived from memory that stays, and read."""
 
     def let_go(self) -> None:
         """Hold no work and no memory any more."""
@@ -173,15 +181,20 @@ class Signatures:
         token = self._tokens.get(how)
         if token is None:
             token = self._tokens[how] = new_serial()
-        kept, types = split["kept"], [*map(type, work.inputs)]
-        looked_at = tuple(index for index in kept if work.frame is None or index in work.frame.anew)
+        frame, kept = work.frame, split["kept"]
+        looked_at = tuple(index for index in kept if frame is None or index in frame.anew)
+        pairs = zip(kept, identities, strict=True)
+        versions = [each.versions for index, each in pairs if index not in looked_at]
+        own = [*{id(version): version for each in versions for version in each}.values()]
         return _Inputs(
-            epoch.number,
-            None if work.frame is None else work.frame.serial,
-            types,
+            None if frame is None else frame.serial,
+            own,
+            [each.number for each in own],
+            [*map(type, work.inputs)],
             work.used,
             serials=serials,
             looked_at=looked_at,
+            derived=tuple(index for index in kept if isinstance(work.inputs[index], Derived)),
             storages=storages_of(identities),
             token=token,
             **split,
@@ -215,16 +228,6 @@ class SignatureReader:
                     self._take(before)
             self.signature.refusal = f"{label}: {refusal}"
             break
-        self._find_reusable()
-
-    def _find_reusable(self) -> None:
-        """What nobody else holds counts as given back within the run: nothing comes out to it."""
-        signature = self.signature
-        frames = {id(work.frame): work.frame for work in signature.dispatches if isinstance(work.frame, ReusableFrame)}
-        for frame in frames.values():
-            if frame.is_free(frame.uses(signature.dispatches, signature.memories)):
-                signature.reusable.append(frame)
-                signature.released.update(map(id, frame.memories()))
 
     def _begin(self) -> None:
         self.signature = Signature()
@@ -262,10 +265,10 @@ class SignatureReader:
         found = self._signatures.inputs(len(self.signature.dispatches), work)
         self._storages.append(found.storages)
         parts.append(found.token)
-        for index in found.moving:
-            number = number_of(inputs[index])
-            self.signature.numbers.append(number)
-            parts.append(type(number))
+        numbers = [each.number for index in found.moving if isinstance(each := inputs[index], Number)]
+        self.signature.numbers += numbers
+        parts += map(type, numbers)
+        self.signature.derived += [each for index in found.derived if isinstance(each := inputs[index], Derived)]
         for index in found.fixed:
             fixed = inputs[index].value()
             parts.append((type(fixed), fixed))
@@ -319,9 +322,3 @@ class SignatureReader:
         if released:
             states += [number for number, each in enumerate(self.signature.memories) if id(each) in released]
         return states
-
-
-def number_of(binding: Binding) -> float:
-    """The number of a binding that is one."""
-    assert isinstance(binding, Number)
-    return binding.number

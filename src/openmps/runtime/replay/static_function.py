@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from openmps.metal.memory import DeferrableMemory
 from openmps.runtime.binding import Binding, MemoryBinding, Numbers, Several, flat
 from openmps.runtime.dispatch import Dispatch
+from openmps.runtime.replay.fusion import fused, joinable
 from openmps.runtime.replay.partition import (
     INNER,
     KEPT,
@@ -25,60 +25,16 @@ from openmps.runtime.replay.partition import (
     values_of,
 )
 from openmps.runtime.replay.signature import Signature, traits_of
-from openmps.runtime.replay.updates import Memories, Reader, StaticCall, Touched, joined
+from openmps.runtime.replay.static_bindings import Fixed, Inner, Kept, Outlet, Reader, StaticCall, Touched
 from openmps.runtime.replay.upload import Upload
-
-
-class _Fixed(NamedTuple):
-    """An input that is found in the same memory each time."""
-
-    tensor: object
-
-    def read(self, memories: Memories) -> object:
-        return self.tensor
-
-
-class _Kept(NamedTuple):
-    """An input that is the user's own memory, as it was bound when the static function was made."""
-
-    bound: Binding
-
-    def read(self, memories: Memories) -> object:
-        return self.bound.value()
-
-
-class _Inner(NamedTuple):
-    """An input that an earlier work of the static function made."""
-
-    bound: MemoryBinding
-    numbers: tuple[int, ...]
-
-    def read(self, memories: Memories) -> object:
-        return self.bound.rebind([memories[number] for number in self.numbers]).value()
-
-
-class _Taker(NamedTuple):
-    """Where an output goes while the function runs: to a sink over inner memory, to kept memory, and what comes out."""
-
-    sink: Binding | None
-    numbers: tuple[int, ...] | None
-    comes_out: bool
-    is_shared: bool
-
-    def take(self, value: Tensor | None, memories: Memories, outs: list[Tensor | None]) -> None:
-        sink = self.sink
-        if sink is not None:
-            if self.numbers is not None and isinstance(sink, MemoryBinding):
-                sink = sink.rebind([memories[number] for number in self.numbers])
-            sink.take(value, is_shared=self.is_shared)
-        if self.comes_out:
-            outs.append(value.clone() if self.is_shared and value is not None else value)
 
 
 class StaticFunction:
     """The works of a partition over memory that stays the same: what is read is copied in, numbers are uploaded."""
 
-    def __init__(self, signature: Signature, partition: Partition, device: torch.device) -> None:
+    def __init__(
+        self, signature: Signature, partition: Partition, device: torch.device, *, allow_fusion: bool = True
+    ) -> None:
         self.upload = Upload(values_of(partition, signature), signature.numbers[: partition.numbers], device)
         """Where what the works read is copied to."""
         self.sinks: list[MemoryBinding] = []
@@ -97,11 +53,18 @@ class StaticFunction:
         self._aliases = _aliases(signature.dispatches, parts, ends, touched)
         self._equations = [self._equation(work, part) for work, part in zip(signature.dispatches, parts, strict=False)]
         self._beginnings = dict(zip(partition.beginnings, self.upload.values[values:], strict=True))
-        self._equations, self._ends = joined(self._equations, ends, _with_aliases(touched, parts, self._aliases))
+        touched = _with_aliases(touched, parts, self._aliases)
+        self.fused: frozenset[int] = frozenset()
+        """The works, by their places among the dispatches, whose results are never made: they are parts of others."""
+        if allow_fusion:
+            works = joinable(signature.dispatches, partition, self._equations, touched, ends, self._writers)
+            works, self.fused = fused(works, device)
+            self._equations, ends = [each.call for each in works], [each.ends for each in works]
+        self._ends = ends
 
     def _equation(self, work: Dispatch, part: Part) -> StaticCall:
         readers = [self._reader(bound, source) for bound, source in zip(work.inputs, part.sources, strict=True)]
-        takers: list[tuple[int, _Taker]] = []
+        takers: list[tuple[int, Outlet]] = []
         targets = iter(part.targets)
         for place, (sink, is_shared) in enumerate(zip(work.sinks, work.function.may_share, strict=True)):
             is_one = not isinstance(sink, Several)
@@ -111,27 +74,27 @@ class StaticFunction:
 
     def _reader(self, bound: Binding, source: Source) -> Reader:
         if source.how is KEPT:
-            return _Kept(bound)
+            return Kept(bound)
         if source.how is INNER:
-            return _Inner(without_memory(bound), source.memories)
+            return Inner(without_memory(bound), source.memories)
         if source.how is SAME_NUMBER:
-            return _Fixed(bound.value())
+            return Fixed(bound.value())
         if source.how is VALUE:
-            return _Fixed(self.upload.values[source.value])
-        return _Fixed(next(self._numbers) if source.how is NUMBER else None)
+            return Fixed(self.upload.values[source.value])
+        return Fixed(next(self._numbers) if source.how is NUMBER else None)
 
-    def _taker(self, sink: Binding, target: Target, is_shared: bool) -> _Taker:
+    def _taker(self, sink: Binding, target: Target, is_shared: bool) -> Outlet:
         if target.how is KEPT:
-            return _Taker(sink, None, False, is_shared)
+            return Outlet(sink, None, False, is_shared)
         if target.comes_out:
             self.sinks.append(without_memory(sink))
             self.outs.append(target.memories)
         if target.how is not INNER:
-            return _Taker(None, None, target.comes_out, is_shared)
+            return Outlet(None, None, target.comes_out, is_shared)
         # What comes out must not change when a later work writes the inner memory again.
         several = any(self._writers[number] > 1 for number in target.memories)
         is_shared = (is_shared and target.memories[0] not in self._aliases) or (target.comes_out and several)
-        return _Taker(without_memory(sink), target.memories, target.comes_out, is_shared)
+        return Outlet(without_memory(sink), target.memories, target.comes_out, is_shared)
 
     def run(self) -> list[Tensor | None]:
         """Run the works; what comes out, in order."""

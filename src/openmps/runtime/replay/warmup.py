@@ -20,7 +20,7 @@ from openmps.ops.update.collectives import alone
 from openmps.runtime.binding import Binding, MemoryBinding, Number
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.signature import traits_of
-from openmps.runtime.replay.updates import Memories, Reader, StaticCall, Touched, joined
+from openmps.runtime.replay.static_bindings import Memories, Reader
 
 _LEAST_STEPS = 16
 """Of fewer operations the kernels are compiled as they come."""
@@ -75,15 +75,14 @@ def warm_up(works: Sequence[Dispatch], device: torch.device) -> None:
     """Run works over zeros where they would read what others make, and over copies of what they would write.
 
     Sums over processes are not made: others may warm_up at another time, or not at all.
-    Those with numbers run once more as they will be captured: with numbers on the device, and updates joined.
+    Those with numbers run once more as they will be captured: with numbers on the device.
     """
     with _Zeros(), alone():
         for work in works:
             _run(work.function, _readers(work, None))
-        steps = [StaticCall(work.function, _readers(work, device), (), None) for work in works]
-        for step in joined(steps, [[] for _ in steps], [Touched()] * len(steps))[0]:
-            if any(each.role is Role.NUMBER for each in step.function.inputs):
-                _run(step.function, step.readers)
+        for work in works:
+            if any(each.role is Role.NUMBER for each in work.function.inputs):
+                _run(work.function, _readers(work, device))
 
 
 def _run(function: Function, readers: Sequence[Reader]) -> None:

@@ -1,4 +1,4 @@
-"""Images that grow by concatenations, as in DenseNet; see `openmps.ops.rewrite.fuse`.
+"""Images that grow by concatenations, as in DenseNet; see `openmps.ops.rewrite.table`.
 
 The slow equations are concatenations of which each begins with the result of the one before. Where no gradients are
 computed, and where normalizations with prepared factors alone read what stands between, the first makes room for all:
@@ -7,44 +7,30 @@ the others put their own channels there, and copy nothing else.
 
 from __future__ import annotations
 
-from openmps.ops.convolution.convolution import ContractionGradient
 from openmps.ops.convolution.preactivated_convolution import PreactivatedConvolution
 from openmps.ops.layout.concatenation import Concatenate, Grow
 from openmps.ops.normalization.stored_normalization import StoredNormalization
-from openmps.ops.op import Equation, Function
+from openmps.ops.op import Equation
 from openmps.ops.rewrite.data_flow import DataFlow
+from openmps.ops.rewrite.rule import Change, Site
 
 _READERS = StoredNormalization, PreactivatedConvolution
 """Operations that read a part of an image's memory as fast as all of it."""
 
 
-def growing_concatenations(function: Function) -> tuple[Function, set[int]]:
-    """The function with concatenations that share memory, and the values that are never filled any more: none."""
-    if any(isinstance(equation.op, ContractionGradient) for equation in function.equations):
-        return function, set()
-    flow = DataFlow(function)
-    following = {
-        equation.writes[0]: after for equation in function.equations if (after := _after(flow, equation)) is not None
-    }
-    places = {after.writes[0] for after in following.values()}
-    if not places:
-        return function, set()
-    equations = [_equation(equation, places, following) for equation in function.equations]
-    return function.with_equations(equations, function.value_count), set()
-
-
-def _equation(equation: Equation, places: set[int], following: dict[int, Equation]) -> Equation:
-    """What becomes of an equation: a concatenation makes room for those that follow, or grows."""
-    if not isinstance(equation.op, Concatenate):
-        return equation
-    channels, alpha, end = equation.op.channels, equation.op.alpha, equation.writes[0]
-    if end in places:
-        return equation._replace(op=Grow(channels[1:], alpha))
-    room = 0
-    while (after := following.get(end)) is not None:
+def growing(site: Site, first: Equation, *_: Equation) -> Change | None:
+    """The concatenations that begin with the first one's result, and so on, in its memory."""
+    changes, room, equation = dict[int, list[Equation]](), 0, first
+    while (after := _after(site.flow, equation)) is not None:
         assert isinstance(after.op, Concatenate)
-        room, end = room + sum(after.op.channels[1:]), after.writes[0]
-    return equation._replace(op=Concatenate(channels, alpha, room))
+        more = after.op.channels[1:]
+        changes[id(after)] = [after._replace(op=Grow(more, after.op.alpha))]
+        room, equation = room + sum(more), after
+    if not changes:
+        return None
+    assert isinstance(first.op, Concatenate)
+    spacious = Concatenate(first.op.channels, first.op.alpha, room)
+    return Change({id(first): [first._replace(op=spacious)]} | changes)
 
 
 def _after(flow: DataFlow, equation: Equation) -> Equation | None:

@@ -1,6 +1,6 @@
 """Fusions of what stands behind the products of a layer that is trained.
 
-`layer_ends`: the biases of a convolution or fully connected layer, a max pooling behind them, a ReLU and a dropout, as
+`layer_end`: the biases of a convolution or fully connected layer, a max pooling behind them, a ReLU and a dropout, as
 many of these as there are, become one equation, a `LayerEnd`, and their gradients with the sums for the biases another.
 
 `wide_products`: a fully connected layer whose source is float16, made float32, reads what is stored, and gives its sums
@@ -15,63 +15,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from openmps.ops.convolution.convolution import ContractionGradient, Convolution, FullyConnected
-from openmps.ops.elements import Load, Store
+from openmps.ops.convolution.convolution import Convolution, FullyConnected
 from openmps.ops.geometry import Window
-from openmps.ops.op import Equation, Function
+from openmps.ops.op import Equation, Kind
 from openmps.ops.pointwise.dropout import Dropout, DropoutMask
 from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient, can_pool
 from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
 from openmps.ops.pooling.pooling import MaxPooling, MaxPoolingGradient
 from openmps.ops.pooling.relu_pooling import ReluPoolGradient
-from openmps.ops.rewrite.data_flow import DataFlow
-from openmps.types import MPSCNNNeuronType, MPSImageFeatureChannelFormat
+from openmps.ops.rewrite.data_flow import LOAD_HALF, STORE_HALF, DataFlow
+from openmps.ops.rewrite.rule import Change, Site
+from openmps.types import MPSCNNNeuronType
 
 _RELU = MPSCNNNeuronType.RELU
-_STORE = Store(MPSImageFeatureChannelFormat.FLOAT16)
-_LOAD = Load(MPSImageFeatureChannelFormat.FLOAT16)
 
 
-def layer_ends(function: Function) -> tuple[Function, set[int]]:
-    """The function with these fusions, and the values that are never filled any more."""
-    flow, value_count = DataFlow(function), function.value_count
-    changes: dict[int, list[Equation]] = {}
-    for equation in function.equations:
-        end = None if id(equation) in changes else _match(flow, equation)
-        if end is None or not changes.keys().isdisjoint(map(id, end.replaced())):
-            continue
-        changes |= {id(each): [] for each in end.replaced()}
-        changes |= end.equations(flow, value_count)
-        value_count += 2
-    if not changes:
-        return function, set()
-    equations = [new for equation in function.equations for new in changes.get(id(equation), [equation])]
-    fused = function.with_equations(equations, value_count)
-    return fused, _filled(function) - _filled(fused)
+def layer_end(site: Site, equation: Equation) -> Change | None:
+    """The chain around a pooling, or around a ReLU without one, as one equation, and its gradients as another."""
+    end = _match(site.flow, equation)
+    if end is None:
+        return None
+    made = end.equations(site.flow, site.new_value(), site.new_value())
+    return Change({id(each): [] for each in end.replaced()} | made)
 
 
-def wide_products(function: Function) -> tuple[Function, set[int]]:
-    """The function whose fully connected layers read float16 as it is stored, where their sums are float32."""
-    flow = DataFlow(function)
-    equations = [
-        _wide(flow, equation) if isinstance(equation.op, FullyConnected) else equation
-        for equation in function.equations
-    ]
-    fused = function.with_equations(equations, function.value_count)
-    return fused, _filled(function) - _filled(fused)
-
-
-def _wide(flow: DataFlow, equation: Equation) -> Equation:
-    source = flow.origin(equation.reads[0])
-    return (
-        equation
-        if source == equation.reads[0]
-        else Equation(FullyConnected(wide=True), (source, *equation.reads[1:]), equation.writes)
-    )
-
-
-def _filled(function: Function) -> set[int]:
-    return {value for equation in function.equations for value in equation.writes}
+def wide_products(site: Site, load: Equation, products: Equation) -> Change | None:
+    """A fully connected layer that reads float16 as it is stored, where its sums are float32."""
+    if products.reads[0] != load.writes[0]:
+        return None
+    reads = (site.flow.origin(load.reads[0]), *products.reads[1:])
+    return Change({id(products): [Equation(FullyConnected(wide=True), reads, products.writes)]})
 
 
 @dataclass(slots=True)
@@ -97,8 +70,8 @@ class _End:
         """Every equation that goes."""
         return [*([] if self.products is None else [self.products]), *self.forward, *self.backward]
 
-    def equations(self, flow: DataFlow, spare: int) -> dict[int, list[Equation]]:
-        """What takes the place of equations, by their identity; ``spare`` and the next one are unused values."""
+    def equations(self, flow: DataFlow, spare: int, sums: int) -> dict[int, list[Equation]]:
+        """What takes the place of equations, by their identity; ``spare`` and ``sums`` are unused values."""
         biases, made = -1, dict[int, list[Equation]]()
         if self.products is not None:
             biases = self.products.reads[2]
@@ -111,9 +84,9 @@ class _End:
         result = self.forward[-1].writes[0]
         made[id(self.forward[-1])] = [Equation(new, (self.source, biases, *equation), (result, spare))]
         share = 1.0 if op is None else op.keep_probability
-        sums, reader = spare + 1, _summing(flow, self.flow)
+        reader = _summing(flow, self.flow)
         if reader is not None:
-            made[id(reader)] = [reader._replace(writes=(*reader.writes[:2], spare + 1))]
+            made[id(reader)] = [reader._replace(writes=(*reader.writes[:2], sums))]
             sums = reader.writes[2]
         back = Equation(
             LayerEndGradient(self.window, share), (self.gradient, spare), (self.backward[-1].writes[0], sums)
@@ -134,7 +107,7 @@ def _match(flow: DataFlow, equation: Equation) -> _End | None:
     if not pools and not _is_relu(equation):
         return None
     before = flow.makers.get(equation.reads[0])
-    end = _End(equation.reads[0], before is not None and before.op == _STORE)
+    end = _End(equation.reads[0], before is not None and before.op == STORE_HALF)
     _take_biases(flow, end, equation)
     end.forward.append(equation)
     if isinstance(op, MaxPooling):
@@ -150,7 +123,7 @@ def _match(flow: DataFlow, equation: Equation) -> _End | None:
 def _stored(flow: DataFlow, value: int, chain: list[Equation]) -> int:
     """The value that numbers are stored in as float16, if that is all that becomes of them; the equation is noted."""
     reader = flow.only_reader(value)
-    if reader is None or reader.op != _STORE:
+    if reader is None or reader.op != STORE_HALF:
         return value
     chain.append(reader)
     return reader.writes[0]
@@ -243,10 +216,10 @@ def _is_gradient(flow: DataFlow, equation: Equation, first: Equation, end: _End)
 def _summing(flow: DataFlow, value: int) -> Equation | None:
     """The gradient of products that sums their gradient, for biases."""
     for equation in flow.readers(value):
-        if equation.op in (_STORE, _LOAD):
+        if equation.op in (STORE_HALF, LOAD_HALF):
             found = _summing(flow, equation.writes[0])
         else:
-            is_one = isinstance(equation.op, ContractionGradient) and equation.reads[0] == value
+            is_one = equation.op.kind is Kind.CONTRACTION_GRADIENT and equation.reads[0] == value
             is_read = is_one and bool(flow.readers(equation.writes[2]) or equation.writes[2] in flow.outputs)
             found = equation if is_read else None
         if found is not None:

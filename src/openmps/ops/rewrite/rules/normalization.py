@@ -1,9 +1,10 @@
 """Fusions of batch normalizations with the neurons behind them, in both directions.
 
-`identities`: gradients of a sum are the gradient of the sum itself; the equations that only hand it on go. The numbers
-of an input are made once of its bytes, for all who read them.
+`handed_on`, `stored_again`, `loaded_again`: gradients of a sum are the gradient of the sum itself; the equations that
+only hand it on go, and so do roundings of what was rounded. The numbers of an input are made once of its bytes, for all
+who read them.
 
-`normalized_neurons`: a normalization, an image added to it, if one is, and the rectifier behind become one equation,
+`normalized_neuron`: a normalization, an image added to it, if one is, and the rectifier behind become one equation,
 and the image between them never exists. In the gradient pass, without an added image, the neuron's gradient becomes a
 part of the sums for gamma and beta and of the gradient of the source, which compute the neuron's source again. With an
 added image, whose gradient others read, it becomes one equation with the sums, and with the sum of two gradients before
@@ -13,7 +14,7 @@ It needs a rectifier that alone reads what lies before it, besides its own gradi
 gradient must be read by the normalization's gradients alone, which normalize the same source with the same numbers.
 Images that come out, and images that others read, stand in its way.
 
-`normalized_poolings`: a max pooling that alone reads such a neuron without an added image becomes one equation with it,
+`normalized_pooling`: a max pooling that alone reads such a neuron without an added image becomes one equation with it,
 and the pooling's gradient a part of those two that read it.
 """
 
@@ -21,14 +22,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from openmps.ops.elements import Load
 from openmps.ops.normalization.batch_normalization import DataGradient, Normalize, ParameterSums
 from openmps.ops.normalization.normalized_neuron import (
     NormalizedNeuron,
     NormalizedNeuronGradient,
     NormalizedNeuronSums,
     PassedSums,
-    can_follow,
 )
 from openmps.ops.normalization.normalized_pooling import (
     NormalizedPooling,
@@ -36,88 +35,60 @@ from openmps.ops.normalization.normalized_pooling import (
     NormalizedPoolingSums,
     can_be_pooled,
 )
-from openmps.ops.op import Equation, Function, Op
+from openmps.ops.op import Equation, Op
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, CombinationGradient
 from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
 from openmps.ops.pooling.pooling import MaxPooling, MaxPoolingGradient
-from openmps.ops.rewrite.data_flow import STORE_HALF, DataFlow, filled
+from openmps.ops.rewrite.data_flow import DataFlow
+from openmps.ops.rewrite.rule import Change, Site
 
 _SUM = Combination(Arithmetic.ADD)
 
 
-def identities(function: Function) -> tuple[Function, set[int]]:
-    """The function without equations that hand numbers on as they are, and the values that are not made any more."""
-    outputs, makers = (
-        set(function.output_values),
-        {value: equation for equation in function.equations for value in equation.writes},
-    )
-    inputs, loaded = set(function.input_values), dict[tuple[Load, int], int]()
-    same: dict[int, int] = {-1: -1}
-    equations: list[Equation] = []
-    for equation in function.equations:
-        reads = tuple(same.get(value, value) for value in equation.reads)
-        maker = makers.get(reads[0])
-        is_stored_again = equation.op == STORE_HALF and maker is not None and maker.op == STORE_HALF
-        if isinstance(equation.op, Load) and reads[0] in inputs and equation.writes[0] not in outputs:
-            first = loaded.setdefault((equation.op, reads[0]), equation.writes[0])
-            if first != equation.writes[0]:
-                same[equation.writes[0]] = first
-                continue
-        if (is_stored_again or _is_identity(equation)) and equation.writes[0] not in outputs:
-            same[equation.writes[0]] = reads[0]
-        else:
-            equations.append(equation._replace(reads=reads))
-    if len(same) == 1:
-        return function, set()
-    fused = function.with_equations(equations, function.value_count)
-    return fused, filled(function) - filled(fused)
+def handed_on(site: Site, equation: Equation) -> Change | None:
+    """Nothing for the gradient of a sum's operand, which is that of the sum."""
+    op, (gradient, *others) = equation.op, equation.reads
+    assert isinstance(op, CombinationGradient)
+    is_same = (op.primary_scale, op.axes) == (1.0, ()) and others == [-1, -1]
+    return _instead(site, equation, gradient) if is_same else None
 
 
-def _is_identity(equation: Equation) -> bool:
-    """Whether an equation gives the gradient of a sum's operand, which is that of the sum."""
-    op = equation.op
-    return (
-        isinstance(op, CombinationGradient)
-        and op.operation is not Arithmetic.MULTIPLY
-        and (op.primary_scale, op.axes) == (1.0, ())
-        and equation.reads[1:] == (-1, -1)
-    )
+def loaded_again(site: Site, equation: Equation) -> Change | None:
+    """The numbers of an input that were made of its bytes for another equation."""
+    read = equation.reads[0]
+    if read not in site.inputs:
+        return None
+    alike = [each for each in site.flow.readers(read) if each.op == equation.op]
+    first = next((each for each in alike if each.writes[0] not in site.flow.outputs), equation)
+    return None if first is equation else _instead(site, equation, first.writes[0])
 
 
-def normalized_neurons(function: Function) -> tuple[Function, set[int]]:
-    """The function with these fusions, and the values that are never filled any more."""
-    flow = DataFlow(function)
-    changes: dict[int, Equation] = {}
-    value_count = function.value_count
-    for equation in function.equations:
-        if can_follow(equation.op):
-            found = _changes(flow, equation, value_count)
-            value_count += len(found) and 1
-            changes |= found
-    if not changes:
-        return function, set()
-    # What nobody reads any more is left out by the function itself; an equation without results is left out here.
-    equations = [changes.get(id(equation), equation) for equation in function.equations]
-    fused = function.with_equations([equation for equation in equations if equation.writes], value_count)
-    return fused, filled(function) - filled(fused)
+def stored_again(site: Site, first: Equation, equation: Equation) -> Change | None:
+    """Nothing for a rounding of numbers that were rounded."""
+    return _instead(site, equation, first.writes[0]) if equation.reads[0] == first.writes[0] else None
 
 
-def normalized_poolings(function: Function) -> tuple[Function, set[int]]:
-    """The function with max poolings in the equations before them, and the values that are never filled any more."""
-    flow = DataFlow(function)
-    changes: dict[int, Equation] = {}
-    value_count = function.value_count
-    for equation in function.equations:
-        if isinstance(equation.op, NormalizedNeuron) and len(equation.reads) == _ALONE:
-            found = _pooled(flow, equation, equation.op, value_count)
-            value_count += len(found) and 1
-            changes |= found
-    if not changes:
-        return function, set()
-    fused = function.with_equations(
-        [changes.get(id(equation), equation) for equation in function.equations], value_count
-    )
-    return fused, filled(function) - filled(fused)
+def _instead(site: Site, equation: Equation, value: int) -> Change | None:
+    """Another value in the place of what an equation gives; not where that comes out."""
+    made = equation.writes[0]
+    return None if made in site.flow.outputs else Change({id(equation): []}, {made: value})
+
+
+def normalized_neuron(site: Site, *match: Equation) -> Change | None:
+    """A rectifier with the normalization before it, and an image that is added between."""
+    kept = site.new_value()
+    return _change(_changes(site.flow, match[-1], kept))
+
+
+def normalized_pooling(site: Site, first: Equation, _: Equation) -> Change | None:
+    """A max pooling with the normalization and rectifier before it."""
+    assert isinstance(first.op, NormalizedNeuron)
+    return _change(_pooled(site.flow, first, first.op, site.new_value())) if len(first.reads) == _ALONE else None
+
+
+def _change(made: dict[int, Equation]) -> Change | None:
+    """The same, without equations that give nothing."""
+    return Change({place: [each] if each.writes else [] for place, each in made.items()}) if made else None
 
 
 _ALONE = 6

@@ -1,9 +1,9 @@
 """Fusions around the ends of blocks: images that are normalized before they are added, and means of whole images.
 
-`added_normalizations`: a normalization whose result is only added in a `NormalizedNeuron` becomes a part of it. The
+`added_normalization`: a normalization whose result is only added in a `NormalizedNeuron` becomes a part of it. The
 sums for its gamma and beta become a part of the other normalization's, and the gradients of both images one equation.
 
-`spread_gradients`: the gradient of an average pooling over whole images, read by `PassedSums` alone, stays one pixel
+`spread_gradient`: the gradient of an average pooling over whole images, read by `PassedSums` alone, stays one pixel
 an image.
 
 Images that come out, and images that others read, stand in their way.
@@ -16,49 +16,37 @@ from typing import NamedTuple
 from openmps.ops.normalization.batch_normalization import DataGradient, Normalize, ParameterSums
 from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
 from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
-from openmps.ops.op import Equation, Function
+from openmps.ops.op import Equation
 from openmps.ops.pooling.pooling import AveragePoolingGradient
-from openmps.ops.rewrite.data_flow import DataFlow, filled
+from openmps.ops.rewrite.data_flow import DataFlow
+from openmps.ops.rewrite.rule import Change, Site
 
+Changes = dict[int, list[Equation]]
 _ADDED = 6
 """Where the image that is added stands among what a `NormalizedNeuron` reads."""
 _GRADIENT = 5
 """Where gradients begin among what `PassedSums` read."""
 
 
-def added_normalizations(function: Function) -> tuple[Function, set[int]]:
-    """The function with these fusions, and the values that are never filled any more."""
-    flow = DataFlow(function)
-    changes: dict[int, Equation | None] = {}
-    for equation in function.equations:
-        if isinstance(equation.op, NormalizedNeuron) and len(equation.reads) > _ADDED:
-            changes |= _changes(flow, equation, equation.op)
-    return _changed(function, changes)
+def added_normalization(site: Site, added: Equation, neuron: Equation) -> Change | None:
+    """The normalization of the image that is added as a part of what adds it."""
+    if len(neuron.reads) <= _ADDED or not isinstance(neuron.op, NormalizedNeuron):
+        return None
+    return _changes(site.flow, neuron, neuron.op, added)
 
 
-def spread_gradients(function: Function) -> tuple[Function, set[int]]:
-    """The function with these fusions, and the values that are never filled any more."""
-    flow = DataFlow(function)
-    changes: dict[int, Equation | None] = {}
-    for equation in function.equations:
-        if isinstance(equation.op, PassedSums) and len(equation.reads) == _GRADIENT + 1:
-            gradient = equation.reads[_GRADIENT]
-            maker, rounds = flow.made(gradient)
-            if maker is None or flow.inner_uses(flow.origin(gradient)) != [equation] or not _is_whole(maker):
-                continue
-            assert isinstance(maker.op, AveragePoolingGradient)
-            op = SpreadSums(equation.op, maker.op, rounds)
-            reads = (*equation.reads[:_GRADIENT], flow.origin(maker.reads[0]))
-            changes[id(equation)] = Equation(op, reads, equation.writes)
-    return _changed(function, changes)
-
-
-def _changed(function: Function, changes: dict[int, Equation | None]) -> tuple[Function, set[int]]:
-    if not changes:
-        return function, set()
-    found = (changes.get(id(equation), equation) for equation in function.equations)
-    fused = function.with_equations([equation for equation in found if equation is not None], function.value_count)
-    return fused, filled(function) - filled(fused)
+def spread_gradient(site: Site, spread: Equation, sums: Equation) -> Change | None:
+    """The gradient of an average over whole images as one pixel an image."""
+    flow, op = site.flow, sums.op
+    if len(sums.reads) != _GRADIENT + 1 or not isinstance(op, PassedSums):
+        return None
+    gradient = sums.reads[_GRADIENT]
+    maker, rounds = flow.made(gradient)
+    if maker is not spread or flow.inner_uses(flow.origin(gradient)) != [sums] or not _is_whole(spread):
+        return None
+    assert isinstance(spread.op, AveragePoolingGradient)
+    reads = (*sums.reads[:_GRADIENT], flow.origin(spread.reads[0]))
+    return Change({id(sums): [Equation(SpreadSums(op, spread.op, rounds), reads, sums.writes)]})
 
 
 def _is_whole(equation: Equation) -> bool:
@@ -79,20 +67,20 @@ class _Pair(NamedTuple):
     """The second one."""
 
 
-def _changes(flow: DataFlow, neuron: Equation, op: NormalizedNeuron) -> dict[int, Equation | None]:
-    """What becomes of equations, by their identity, if the image that is added can be normalized with the other one."""
+def _changes(flow: DataFlow, neuron: Equation, op: NormalizedNeuron, normalization: Equation) -> Change | None:
     added = neuron.reads[_ADDED]
     maker, rounds = flow.made(added)
-    if maker is None or not isinstance(maker.op, Normalize) or flow.inner_uses(flow.origin(added)) != [neuron]:
-        return {}
-    pair = _Pair(neuron.reads[:_ADDED], maker.reads, maker.op)
-    fused = Equation(ProjectedNeuron(op, maker.op, rounds), (*pair.first, *pair.second), neuron.writes)
-    changes: dict[int, Equation | None] = {id(neuron): fused}
+    if maker is not normalization or flow.inner_uses(flow.origin(added)) != [neuron]:
+        return None
+    assert isinstance(normalization.op, Normalize)
+    pair = _Pair(neuron.reads[:_ADDED], normalization.reads, normalization.op)
+    fused = Equation(ProjectedNeuron(op, normalization.op, rounds), (*pair.first, *pair.second), neuron.writes)
+    changes: Changes = {id(neuron): [fused]}
     sums = [equation for equation in flow.inner_uses(neuron.writes[1]) or () if isinstance(equation.op, PassedSums)]
-    return changes | _backward(flow, sums[0], pair) if len(sums) == 1 else changes
+    return Change(changes | _backward(flow, sums[0], pair) if len(sums) == 1 else changes)
 
 
-def _backward(flow: DataFlow, sums: Equation, pair: _Pair) -> dict[int, Equation | None]:
+def _backward(flow: DataFlow, sums: Equation, pair: _Pair) -> Changes:
     """The same of the gradient pass: the sums of both, and the gradients of both images."""
     passed, users = sums.writes[0], flow.inner_uses(sums.writes[0]) or ()
     others = [
@@ -106,7 +94,7 @@ def _backward(flow: DataFlow, sums: Equation, pair: _Pair) -> dict[int, Equation
     kept, x, *rest = sums.reads
     reads = (kept, x, *rest[:3], flow.origin(pair.second[0]), *pair.second[1:4], *rest[3:])
     equation = Equation(ProjectedSums(sums.op, other.op), reads, (*sums.writes, *other.writes))
-    changes: dict[int, Equation | None] = {id(sums): equation, id(other): None}
+    changes: Changes = {id(sums): [equation], id(other): []}
     return changes | _data(flow, users, passed, pair, (sums.writes[1:], other.writes))
 
 
@@ -116,7 +104,7 @@ def _data(
     passed: int,
     pair: _Pair,
     sums: tuple[tuple[int, ...], tuple[int, ...]],
-) -> dict[int, Equation | None]:
+) -> Changes:
     """The gradients of both images, where the first of the two was."""
     given = [
         equation for equation in users if isinstance(equation.op, DataGradient) and len(equation.reads) == _GRADIENT + 4
@@ -138,7 +126,7 @@ def _data(
     op = ProjectedGradients(first.op, second.op, is_wide.pop())
     equation = Equation(op, reads, (*first.writes, *second.writes))
     earlier, later = (each for each in given if each is first or each is second)
-    return {id(earlier): equation, id(later): None}
+    return {id(earlier): [equation], id(later): []}
 
 
 def _is_of(flow: DataFlow, equation: Equation, passed: int, rows: tuple[int, ...]) -> bool:

@@ -1,18 +1,18 @@
 """Ends of blocks by second moments: a switchable rewrite, see `ops.normalization.second_moments` for its mathematics.
 
-`ends_by_moments`: a 1 x 1 convolution, its normalization by the batch's own statistics, another image added, and the
+`end_by_moments`: a 1 x 1 convolution, its normalization by the batch's own statistics, another image added, and the
 rectifier behind become two equations, and their gradients two more; neither what the convolution gives nor its gradient
 exists. The image that is added may come from such a convolution and normalization, too. Pixels that a stride picks are
-brought together first. It works on what `openmps.ops.rewrite.rules.normalization` and `projection_fusion` make.
+brought together first. It works on what `openmps.ops.rewrite.rules.normalization` and `projection` make.
 
-It needs convolutions of one pixel and one group, whose weights are ``eligible``: few enough channels read that products
-with their covariance cost less than the passes over memory that go. Whatever else reads the result or the gradient of
-one stands in its way, and so do statistics that are not this batch's alone.
+It needs convolutions of one pixel and one group, whose weights the situation names: few enough channels read that
+products with their covariance cost less than the passes over memory that go. Whatever else reads the result or the
+gradient of one stands in its way, and so do statistics that are not this batch's alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient
@@ -22,8 +22,9 @@ from openmps.ops.normalization.batch_normalization import BatchMoments, DataGrad
 from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
 from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
 from openmps.ops.normalization.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
-from openmps.ops.op import Equation, Function, Input
-from openmps.ops.rewrite.data_flow import DataFlow, filled
+from openmps.ops.op import Equation
+from openmps.ops.rewrite.data_flow import DataFlow
+from openmps.ops.rewrite.rule import Change, Site
 
 _ROWS = 6
 """What a normalization reads: the images, mean, correction, variance, gamma and beta."""
@@ -31,25 +32,13 @@ _KNOWN = 4
 """How many of these its sums read."""
 
 
-def ends_by_moments(function: Function, eligible: Container[Input]) -> tuple[Function, set[int]]:
-    """The function with these fusions, and the values that are never filled any more.
-
-    ``eligible`` are the weights of convolutions that may be rewritten.
-    """
-    flow = DataFlow(function)
-    fit = {value for value, each in zip(function.input_values, function.inputs, strict=True) if each in eligible}
-    changes: dict[int, list[Equation]] = {}
-    value_count = function.value_count
-    for equation in function.equations:
-        end = _match(flow, equation)
-        if end is not None and all(each.convolution.reads[1] in fit for each in end.branches):
-            changes |= end.equations(value_count)
-            value_count += end.spare
-    if not changes:
-        return function, set()
-    equations = [new for equation in function.equations for new in changes.get(id(equation), [equation])]
-    fused = function.with_equations(equations, value_count)
-    return fused, filled(function) - filled(fused)
+def end_by_moments(site: Site, _: Equation, last: Equation) -> Change | None:
+    """The end of a block whose convolutions may be rewritten."""
+    end = _match(site.flow, last)
+    weights = [] if end is None else [site.inputs.get(each.convolution.reads[1]) for each in end.branches]
+    if end is None or any(each is None or each not in site.situation.moments for each in weights):
+        return None
+    return Change(end.equations([site.new_value() for _ in range(end.spare)]))
 
 
 class _Branch(NamedTuple):
@@ -102,19 +91,17 @@ class _End(NamedTuple):
 
     @property
     def spare(self) -> int:
-        """How many value_count it needs."""
+        """How many values it needs."""
         return _OF_BRANCH * len(self.branches) + 1
 
-    def equations(self, spare: int) -> dict[int, list[Equation]]:
-        """What becomes of equations, by their identity; from ``spare`` on are values that nobody uses."""
+    def equations(self, spare: Sequence[int]) -> dict[int, list[Equation]]:
+        """What becomes of equations, by their identity; ``spare`` are values that nobody uses."""
         first, reads, count = _first(self.end), self.sums.reads, len(self.branches)
-        flow, sums = self.sums.writes[0], spare + self.spare - 1
+        flow, sums = self.sums.writes[0], spare[-1]
         equations: dict[int, list[Equation]] = {id(self.data): []}
         ends: list[int] = []
         for place, branch in enumerate(self.branches):
-            made, given = branch.equations(
-                flow, sums, range(spare + _OF_BRANCH * place, spare + _OF_BRANCH * (place + 1))
-            )
+            made, given = branch.equations(flow, sums, spare[_OF_BRANCH * place : _OF_BRANCH * (place + 1)])
             equations |= made
             ends += given
         ends += self.end.reads[_ROWS * count :]

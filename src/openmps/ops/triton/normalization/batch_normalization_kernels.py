@@ -13,6 +13,7 @@ from openmps.ops.triton.normalization.normalization_tiles import (
     activated,
     added_up,
     affine_of,
+    flow_of,
     inverse_deviation,
     mean_of,
     octets,
@@ -233,14 +234,9 @@ def masked_parts(
     for tile in tl.range(part, tl.cdiv(rows, HELD), programs, num_stages=STAGES):
         row = rows - 1 - tile * HELD - tl.arange(0, HELD)
         there = (row >= 0)[:, None] & is_in[None, :]
-        if IS_SPREAD:
-            flow = tl.div_rn(read(gradient, row // each, at, there, pitch), each.to(tl.float32))
-        else:
-            flow = read(gradient, row, at, there, pitch)
-        if HAS_SECOND:
-            flow += read(second, row, at, there, pitch_of_second)
-        if ROUNDS_SUM and (IS_SPREAD or HAS_SECOND):
-            flow = flow.to(tl.float16).to(tl.float32)
+        flow = flow_of(
+            gradient, second, row, at, there, each, pitch, pitch_of_second, IS_SPREAD, HAS_SECOND, ROUNDS_SUM
+        )
         places, known = octets(masks, row, rows, channels, HELD, COLUMNS)
         bits = tl.load(places, known, 0).to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]
         flow = passed(flow, tl.reshape(bits & 1, [HELD, COLUMNS]) != 0, a, IS_PLAIN).to(flows.dtype.element_ty)

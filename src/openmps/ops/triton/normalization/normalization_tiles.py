@@ -69,6 +69,23 @@ def read(image, row, at, there, pitch):
 
 
 @triton.jit
+def flow_of(
+    gradient, second, row, at, there, each, pitch, pitch_of_second, IS_SPREAD: tl.constexpr, HAS_SECOND: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
+):  # fmt: skip
+    """A gradient, or the sum of two; one that is spread is that of the mean of an image's ``each`` pixels."""
+    if IS_SPREAD:
+        flow = tl.div_rn(read(gradient, row // each, at, there, pitch), each.to(tl.float32))
+    else:
+        flow = read(gradient, row, at, there, pitch)
+    if HAS_SECOND:
+        flow += read(second, row, at, there, pitch_of_second)
+    if ROUNDS_SUM and (IS_SPREAD or HAS_SECOND):
+        flow = flow.to(tl.float16).to(tl.float32)
+    return flow
+
+
+@triton.jit
 def inverse_deviation(variance, at, is_in, epsilon):
     """One by the root of variance and epsilon."""
     return tl.div_rn(1.0, tl.sqrt_rn(tl.load(variance + at, is_in, 1.0) + epsilon))

@@ -1,4 +1,4 @@
-"""Steps that are like the last one are not checked and asked anew; what differs shows at the very next one.
+"""Updates that are declared are not asked for anew; what differs shows at the very next step.
 
 Each training runs on a queue that replays, and once more on one that does not; numbers are equal bit for bit on the
 CPU.
@@ -14,8 +14,6 @@ import pytest
 import torch
 
 import openmps as mps
-from openmps.core.kernel.configuration import changes
-from openmps.graph.run import again, repeats
 from openmps.training.network import NetworkShape, SampleNetwork
 from replay_twin import assert_same, outcomes, replaying_queue
 
@@ -154,21 +152,13 @@ def test_what_is_changed_shows_in_the_next_step(change: Callable[[Training], Non
     assert any(different) or change is _fusion
 
 
-def test_steps_are_told_to_be_like_the_last(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+def test_a_step_with_declared_updates_is_one_dispatch(device: torch.device) -> None:
     """Otherwise the tests of this file would compare one slow path with another."""
-    training, seen = Training(replaying_queue(device)), list[tuple[bool, bool]]()
-    like, repeat = again.Again.is_like, repeats.Repeated.encode
-    told: list[bool] = []
-    monkeypatch.setattr(again.Again, "is_like", lambda self, *given: told.append(like(self, *given)) or told[-1])
-    repeated: list[bool] = []
-    monkeypatch.setattr(
-        repeats.Repeated, "encode", lambda self, buffer: repeated.append(repeat(self, buffer)) or repeated[-1]
-    )
+    training = Training(replaying_queue(device))
     for _ in range(STEPS):
         training.step()
-        training.last.wait_until_completed()
-        seen.append((bool(told) and told[-1], bool(repeated) and repeated[-1]))
-    assert seen[-3:] == [(True, True)] * 3
+        assert len(training.last.explain().works) == 1
+    training.last.wait_until_completed()
     assert set(outcomes(training.last)) == {"replayed"}
 
 
@@ -297,24 +287,6 @@ def test_clipping_of_replayed_updates(stops: bool, device: torch.device) -> None
         _clipping(training)
         _steps(training)
     assert_equal(*trainings, device)
-
-
-def test_a_property_that_is_set_while_another_thread_encodes(
-    monkeypatch: pytest.MonkeyPatch, device: torch.device
-) -> None:
-    """Behind the look at the properties, before the encode is known as one that others may be like."""
-    training, of = Training(replaying_queue(device)), again.Again.of
-    number = changes.number
-
-    def late(*given: Any) -> Any:
-        changes.note()
-        return of(*given)
-
-    monkeypatch.setattr(again.Again, "of", late)
-    _steps(training, 2)
-    assert changes.number > number
-    assert training.graph._again is not None
-    assert training.graph._again.settings[0] != changes.number
 
 
 def test_a_gradient_that_is_left_out_and_read_behind_is_refused(device: torch.device) -> None:

@@ -1,0 +1,94 @@
+"""Elements of vectors and matrices in a buffer, with gaps between them, as encodes see them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from openmps.core.operand import View
+from openmps.core.vector_descriptor import TORCH_TYPES
+from openmps.metal.device import MTLBuffer
+from openmps.metal.pending import Region
+from openmps.types import MPSDataType, MPSImageFeatureChannelFormat
+
+_NUMBER_FORMATS = {
+    MPSDataType.FLOAT16: MPSImageFeatureChannelFormat.FLOAT16,
+    MPSDataType.FLOAT32: MPSImageFeatureChannelFormat.FLOAT32,
+}
+Part = tuple[int | slice, ...]
+"""Along each of the first axes an index, which leaves the axis out, or a range."""
+
+
+class ElementsShape(NamedTuple):
+    """Lengths of the axes, the number of vectors or matrices first, and the type of an element."""
+
+    sizes: tuple[int, ...]
+    stored_as: MPSDataType
+
+    @property
+    def number_format(self) -> MPSImageFeatureChannelFormat | None:
+        """That of FLOAT16 and FLOAT32; integers are what they are."""
+        return _NUMBER_FORMATS.get(self.stored_as)
+
+
+class Elements(View[ElementsShape]):
+    """Elements of one type in a buffer, from a byte on, at fixed distances along each axis."""
+
+    __slots__ = ("buffer", "offset", "shape", "strides")
+
+    def __init__(self, buffer: MTLBuffer, offset: int, shape: ElementsShape, strides: tuple[int, ...]) -> None:
+        self.buffer = buffer
+        self.offset = offset
+        """Bytes."""
+        self.shape = shape
+        self.strides = strides
+        """In elements."""
+
+    @property
+    def count(self) -> int:
+        """Elements from the first to the last, with those in the gaps."""
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape.sizes, self.strides, strict=True))
+
+    def part(self, *part: int | slice) -> Elements:
+        """Some of the elements; the axes that are not named are whole. Indices and ranges lie within the axes."""
+        first, sizes, strides = 0, list[int](), list[int]()
+        named = [*part, *([slice(None)] * (len(self.strides) - len(part)))]
+        for each, size, stride in zip(named, self.shape.sizes, self.strides, strict=True):
+            taken = range(size)[each]
+            if isinstance(taken, int):
+                first += taken * stride
+            else:
+                first += taken.start * stride
+                sizes.append(len(taken))
+                strides.append(stride)
+        offset = self.offset + first * TORCH_TYPES[self.shape.stored_as].itemsize
+        return Elements(self.buffer, offset, ElementsShape(tuple(sizes), self.shape.stored_as), tuple(strides))
+
+    def memories(self) -> tuple[MTLBuffer]:
+        """The buffer."""
+        return (self.buffer,)
+
+    def view_key(self) -> Hashable:
+        """Which part of it."""
+        return self.offset, self.shape, self.strides
+
+    def rebind(self, memories: Sequence[MTLBuffer]) -> Elements:
+        """The same of another buffer."""
+        return Elements(memories[0], self.offset, self.shape, self.strides)
+
+    def value(self) -> Tensor:
+        """The elements, sharing the buffer's memory."""
+        flat = self.buffer.memory(TORCH_TYPES[self.shape.stored_as], self.offset, self.count)
+        return flat.as_strided(self.shape.sizes, self.strides)
+
+    def regions(self) -> tuple[Region]:
+        """The bytes of the elements and of the gaps between them."""
+        return (self.buffer.region(self.offset, self.count * TORCH_TYPES[self.shape.stored_as].itemsize),)
+
+    def take(self, value: Tensor, *, is_shared: bool) -> None:
+        """Store elements in their place; they may be a view of the same memory."""
+        place = self.value()
+        is_same = is_shared and value.untyped_storage().data_ptr() == place.untyped_storage().data_ptr()
+        place.copy_(value.clone() if is_same else value)

@@ -1,0 +1,145 @@
+"""Work that is recorded once and done again in each step: how an update declares what it does.
+
+An update that is declared records its work on a `StepTrace`, a command buffer that is never committed. Numbers that are
+new in each step are given as functions, and what else `update` does for each step as actions; whatever the work depends
+on is named, and has a version. As long as no version changes, the work is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from openmps.metal.device import CommandBuffer, MTLCommandBuffer, MTLCommandQueue
+from openmps.metal.execution import Work
+from openmps.metal.version import Version
+from openmps.runtime.binding import Binding, Number
+from openmps.runtime.dispatch import Frame
+
+F = TypeVar("F", bound=Callable[..., object])
+_DECLARED = "_is_declared_update"
+
+
+class UndeclaredError(Exception):
+    """Something may record other work in each step, so it has to be asked in each."""
+
+
+class StepNumber(Binding):
+    """A number of a traced step, which each step asks for."""
+
+    __slots__ = ("ask",)
+
+    def __init__(self, ask: Callable[[], float]) -> None:
+        self.ask = ask
+
+    def regions(self) -> tuple[()]:
+        """None."""
+        return ()
+
+
+class StepTrace(MTLCommandBuffer):
+    """Takes the work of the updates of a step, to be done again in each step."""
+
+    actions: list[tuple[Callable[..., object], tuple[object, ...]]]
+    """What is to be done at the encode of each step, in order: functions and their arguments."""
+    checks: list[Callable[[CommandBuffer], None]]
+    """What is to be asked of the command buffer of each step."""
+    versions: dict[int, Version]
+    """Those of what the work depends on, by identity."""
+    declared: list[tuple[object, str]]
+    """Whose methods have recorded it."""
+    collections: list[tuple[object, object]]
+    """Collections of the user's that it depends on, each with a copy of what it held."""
+
+    def __init__(self, queue: MTLCommandQueue) -> None:
+        super().__init__(queue, queue.command_buffer().recording.executor)
+        vars(self).update(actions=[], checks=[], versions={}, declared=[], collections=[])
+
+    def take(self) -> list[tuple[str, Work]]:
+        """The work; the trace has none afterwards, for nothing of it will be missed."""
+        works = self.recording.execution.works
+        taken = [*works]
+        works.clear()
+        return taken
+
+
+def declared(update: F) -> F:
+    """Mark a method of a data source or an optimizer: it records the same work in each step, on a trace too.
+
+    Whoever overrides it, on a class or on an object, is asked in each step, as the framework documents.
+    """
+    setattr(update, _DECLARED, True)
+    return update
+
+
+def is_declared(owner: object, method: str) -> bool:
+    """Whether an object's method is declared, and nobody else answers for it."""
+    bound: Any = getattr(owner, method, None)
+    return getattr(bound, "__self__", None) is owner and getattr(getattr(bound, "__func__", None), _DECLARED, False)
+
+
+def step_number(command_buffer: CommandBuffer, ask: Callable[[], float]) -> Binding:
+    """The number that a work is bound to: that of now, or on a trace that of each step."""
+    return StepNumber(ask) if isinstance(command_buffer, StepTrace) else Number(ask())
+
+
+def at_each_step(command_buffer: CommandBuffer, action: Callable[..., object], *arguments: object) -> None:
+    """Do something at an encode: now, or on a trace in each step."""
+    if isinstance(command_buffer, StepTrace):
+        command_buffer.actions.append((action, arguments))
+    else:
+        action(*arguments)
+
+
+def check_each_step(command_buffer: CommandBuffer, check: Callable[[CommandBuffer], None]) -> None:
+    """Ask something of the command buffer of an encode: of this one, or on a trace of that of each step."""
+    if isinstance(command_buffer, StepTrace):
+        command_buffer.checks.append(check)
+    else:
+        check(command_buffer)
+
+
+def depends_on(command_buffer: CommandBuffer, version: Version) -> None:
+    """Say on a trace that the work that is recorded depends on something: it may be other work in another version."""
+    if isinstance(command_buffer, StepTrace):
+        command_buffer.versions[id(version)] = version
+
+
+def depends_on_contents(command_buffer: CommandBuffer, collection: object, copy: object) -> None:
+    """Say on a trace that the work depends on what a collection holds, which anybody may change."""
+    if isinstance(command_buffer, StepTrace):
+        command_buffer.collections.append((collection, copy))
+
+
+def require_repeatable(command_buffer: CommandBuffer, who: str) -> None:
+    """Raise on a trace: what is about to be bound holds for one encode alone."""
+    if isinstance(command_buffer, StepTrace):
+        raise UndeclaredError(f"encode of {who}")
+
+
+def require_declared(command_buffer: CommandBuffer, owner: object, method: str) -> None:
+    """Raise on a trace unless a method, which is about to be called, is declared."""
+    if isinstance(command_buffer, StepTrace):
+        if not is_declared(owner, method):
+            raise UndeclaredError(f"{method} of {type(owner).__name__}")
+        command_buffer.declared.append((owner, method))
+
+
+class Traced:
+    """What was traced; good as long as no version and no method has changed."""
+
+    def __init__(self, trace: StepTrace, frame: Frame | None) -> None:
+        self._versions = [*trace.versions.values()]
+        self._numbers = [each.number for each in self._versions]
+        self._collections = [each for each, _ in trace.collections]
+        self._contents = [copy for _, copy in trace.collections]
+        self._declared = trace.declared
+        self._methods = [getattr(owner, method, None) for owner, method in trace.declared]
+        self.frame = frame
+        """Of dispatches of the step; None where the updates have to be asked for in each step."""
+
+    def is_current(self) -> bool:
+        """Whether the same work would be recorded now."""
+        if [each.number for each in self._versions] != self._numbers or self._collections != self._contents:
+            return False
+        return [getattr(owner, method, None) for owner, method in self._declared] == self._methods

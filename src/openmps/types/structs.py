@@ -1,0 +1,201 @@
+"""Plain structs of Metal and Metal Performance Shaders."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Final
+
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.types.metal import MTLPixelFormat, MTLTextureType, MTLTextureUsage
+
+
+def _require_integers(struct: object, *names: str, least: int | None = 0) -> None:
+    for name in names:
+        value = getattr(struct, name)
+        if type(value) is not int:
+            try:
+                object.__setattr__(struct, name, value := int(operator.index(value)))
+            except TypeError:
+                raise MPSTypeError(type(struct).__name__, name, "must be an integer", repr(value)) from None
+        if least is not None and value < least:
+            raise MPSArgumentError(type(struct).__name__, name, f"must be at least {least}", value)
+
+
+def _require_kinds(struct: object, **kinds: type) -> None:
+    for name, kind in kinds.items():
+        value = getattr(struct, name)
+        if not isinstance(value, kind):
+            raise MPSTypeError(type(struct).__name__, name, f"must be an {kind.__name__}", repr(value))
+
+
+class _Counts:
+    """A struct of integers from 0 on."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        _require_integers(self, *self.__slots__)
+
+
+class _Numbers:
+    """A struct of real numbers."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if type(value) is not float:
+                try:
+                    object.__setattr__(self, name, float(value))
+                except (TypeError, ValueError, OverflowError):
+                    raise MPSTypeError(type(self).__name__, name, "must be a real number", repr(value)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class MTLOrigin(_Counts):
+    """A position in a texture, in pixels from the top left corner (MTLTypes.h, macOS 10.11)."""
+
+    x: int = 0
+    y: int = 0
+    z: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MTLSize(_Counts):
+    """The size of a region of a texture, in pixels (MTLTypes.h, macOS 10.11)."""
+
+    width: int
+    height: int
+    depth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MTLRegion:
+    """A box of pixels: ``origin`` up to, not including, ``origin + size`` (MTLTypes.h, macOS 10.11)."""
+
+    origin: MTLOrigin
+    size: MTLSize
+
+    def __post_init__(self) -> None:
+        _require_kinds(self, origin=MTLOrigin, size=MTLSize)
+
+
+MPSRectNoClip: Final = MTLRegion(MTLOrigin(0, 0, 0), MTLSize(2**64 - 1, 2**64 - 1, 2**64 - 1))
+"""The clip rectangle that clips nothing: every kernel's default (MPSCoreTypes.h, macOS 10.13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MPSOffset:
+    """A signed position in pixels, or in images for ``z`` (MPSCoreTypes.h, macOS 10.13)."""
+
+    x: int = 0
+    y: int = 0
+    z: int = 0
+
+    def __post_init__(self) -> None:
+        _require_integers(self, "x", "y", "z", least=None)
+
+
+@dataclass(frozen=True, slots=True)
+class MPSOrigin(_Numbers):
+    """A position in an image that need not fall on a pixel (MPSCoreTypes.h, macOS 10.13)."""
+
+    x: float = 0.0
+    y: float = 0.0
+    z: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MPSSize(_Numbers):
+    """The size of a region of an image, in fractions of pixels too (MPSCoreTypes.h, macOS 10.13)."""
+
+    width: float
+    height: float
+    depth: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MPSRegion:
+    """A box in an image that need not fall on pixels (MPSCoreTypes.h, macOS 10.13)."""
+
+    origin: MPSOrigin
+    size: MPSSize
+
+    def __post_init__(self) -> None:
+        _require_kinds(self, origin=MPSOrigin, size=MPSSize)
+
+
+@dataclass(frozen=True, slots=True)
+class MPSScaleTransform(_Numbers):
+    """Result pixel = scale · source pixel + translation, for each axis (MPSCoreTypes.h, macOS 10.13)."""
+
+    scale_x: float = 1.0
+    scale_y: float = 1.0
+    translate_x: float = 0.0
+    translate_y: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MPSImageCoordinate(_Counts):
+    """A pixel and one of its feature channels, or counts of them (MPSCoreTypes.h, macOS 10.13)."""
+
+    x: int = 0
+    y: int = 0
+    channel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MPSImageRegion:
+    """A box of pixels and feature channels of an image (MPSCoreTypes.h, macOS 10.13)."""
+
+    offset: MPSImageCoordinate
+    size: MPSImageCoordinate
+
+    def __post_init__(self) -> None:
+        _require_kinds(self, offset=MPSImageCoordinate, size=MPSImageCoordinate)
+
+
+@dataclass(frozen=True, slots=True)
+class MPSImageReadWriteParams(_Counts):
+    """Which feature channels a read or write of an image touches (MPSImage.h, macOS 10.13).
+
+    The offset is a multiple of 4, and so is the number unless the offset is 0; the image that is accessed checks both.
+    """
+
+    feature_channel_offset: int
+    number_of_feature_channels_to_read_write: int
+
+
+@dataclass(frozen=True, slots=True)
+class MPSDimensionSlice(_Counts):
+    """``length`` elements of one dimension of an array, from ``start`` on (MPSCoreTypes.h, macOS 10.15)."""
+
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class MPSStateTextureInfo:
+    """The shape of a texture that a state holds (MPSState.h, macOS 10.13.4); all zero where it holds none."""
+
+    width: int = 0
+    height: int = 0
+    depth: int = 0
+    array_length: int = 0
+    pixel_format: MTLPixelFormat = MTLPixelFormat.INVALID
+    texture_type: MTLTextureType = MTLTextureType.TYPE_1D
+    usage: MTLTextureUsage = MTLTextureUsage.UNKNOWN
+
+    def __post_init__(self) -> None:
+        _require_integers(self, "width", "height", "depth", "array_length")
+        _require_kinds(self, pixel_format=MTLPixelFormat, texture_type=MTLTextureType, usage=MTLTextureUsage)
+
+
+@dataclass(frozen=True, slots=True)
+class NSRange(_Counts):
+    """``length`` positions from ``location`` on (Foundation's NSRange.h)."""
+
+    location: int
+    length: int
