@@ -258,12 +258,13 @@ def _mean_axes(parameters: LossParameters) -> tuple[int, ...]:
 
 def _reduced(values: Tensor, weights: Tensor | None, parameters: LossParameters) -> Tensor:
     ones = values.shape[2] * values.shape[3] if parameters.ones_of_pixels else 1
+    is_mean = parameters.reduction is MPSCNNReductionType.MEAN
     return reduce_losses(
         values,
         weights,
         parameters.reduction,
         across_batch=parameters.reduce_across_batch,
-        per_pixel=_mean_axes(parameters) != _IMAGE_AXES,
+        divided=_mean_axes(parameters) if is_mean else _IMAGE_AXES,
         constant=parameters.weight * ones if parameters.kind is MPSCNNLossType.COSINE_DISTANCE else 0.0,
     )
 
@@ -274,16 +275,16 @@ def reduce_losses(
     reduction: MPSCNNReductionType,
     *,
     across_batch: bool = False,
-    per_pixel: bool = False,
+    divided: tuple[int, ...] = _IMAGE_AXES,
     constant: float = 0.0,
 ) -> Tensor:
     """The loss image, or one number an image, of weighted element losses; see `loss`.
 
-    ``per_pixel`` has MEAN divide by pixels instead of elements; ``constant`` is added to each image's sum.
+    MEAN, and SUM_BY_NON_ZERO_WEIGHTS, divide by what lies along the axes ``divided`` of an image; ``constant`` is added
+    to each image's sum.
     """
     if reduction is MPSCNNReductionType.NONE:
         return values
-    divided = _IMAGE_AXES[1:] if per_pixel and reduction is MPSCNNReductionType.MEAN else _IMAGE_AXES
     total = values.sum(_IMAGE_AXES, keepdim=True)
     if constant != 0.0:
         total.add_(constant)
@@ -348,19 +349,23 @@ def _mean_squared_error(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
 def _soft_max_cross_entropy(y: Tensor, t: Tensor, parameters: LossParameters) -> LossTerms:
     logarithm = log_softmax(y, t.dtype)
 
-    def slopes() -> Tensor:
-        found = logarithm.exp_()
-        return found.mul_(t.sum(1, keepdim=True)) if parameters.exact_slope else found
+    def gradient() -> Tensor:
+        slope = logarithm.exp_()
+        if parameters.exact_slope:
+            slope.mul_(t.sum(1, keepdim=True))
+        return slope.sub_(t)
 
     def half_gradient(scale: Tensor | float) -> Tensor:
-        slope, result = slopes(), torch.empty_like(logarithm, dtype=y.dtype)
+        slope, result = logarithm.exp_(), torch.empty_like(logarithm, dtype=y.dtype)
+        if parameters.exact_slope:
+            slope.mul_(t.sum(1, keepdim=True))
         if isinstance(scale, Tensor):
             return torch.mul(slope.sub_(t), scale, out=result)
         return torch.sub(slope.mul_(scale) if scale != 1.0 else slope, t, alpha=scale, out=result)
 
     return LossTerms(
         lambda: _times_logarithm(t, logarithm).neg_(),
-        lambda: slopes().sub_(t),
+        gradient,
         lambda: logarithm.neg_(),
         half_gradient if y.dtype is torch.float16 else None,
     )
