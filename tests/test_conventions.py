@@ -12,7 +12,9 @@ import openmps as mps
 from convention_cases import CASES, Network, encoded, graph_of, listed
 from mac_facts.fact import DEVICE, agrees, image
 from mac_facts.graphs import SCALED
+from openmps.convention import NotingConventions
 from openmps.convention.table import CONVENTIONS, MACHINES
+from openmps.metal.version import Version
 from replay_twin import outcomes, replaying_queue
 
 SWITCHES = [(name, choice) for name, row in CONVENTIONS.items() if row.alternatives for choice in row.choices]
@@ -246,6 +248,17 @@ def test_to_lint_changes_nothing() -> None:
     mps.lint(graph, [each.descriptor() for each in network.sources])
     assert {node: kernel.settled_properties() for node, kernel in graph.kernels.items()} == kernels
     assert _result(graph, network) == before
+
+
+def test_a_twin_that_notes_counts_no_change_of_the_kernel() -> None:
+    with mps.conventions(reshape_order="planes"):
+        kernel = mps.MPSNNReshape(DEVICE)
+    version, own = Version(), kernel.settled_properties()
+    kernel.share_property_version(version)
+    twin = kernel.noting(NotingConventions(kernel.conventions))
+    twin.clip_rect = mps.MTLRegion(mps.MTLOrigin(1, 0, 0), mps.MTLSize(1, 1, 1))
+    assert twin.conventions == kernel.conventions and twin.settled_properties() is not own
+    assert kernel.settled_properties() is own and version.number == 0
 
 
 def test_the_page_is_that_of_the_table() -> None:
