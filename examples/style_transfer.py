@@ -375,8 +375,8 @@ class StyleTransfer:
 
         start = mps.MPSNNInitialGradientNode(total.result_image)
         gradients = total.training_graph(start.result_image, export_state if export_states else None) or []
-        for node in gradients:  # results but the first are temporary images, unless their nodes say otherwise
-            node.result_image.image_allocator = mps.MPSImage.default_allocator()
+        for node in gradients if input_gradient else []:  # handles of intermediate images are those of exported ones
+            exported(node.result_image, "content")
         graph = mps.MPSNNGraph(
             self.device,
             result_images=[painted, *(node.result_image for node in gradients)],

@@ -204,6 +204,8 @@ def _concatenation(*channels: int) -> Sample:
         whole = np.zeros((len(sources[0]), firsts[-1], 3, 2))
         for first, x in zip(firsts, sources, strict=False):
             whole[:, first : first + x.shape[1]] = x
+            if x.shape[1] <= 2:  # as a texture of one or two channels is read
+                whole[:, first + 3] = 1.0
         return whole
 
     def backward(index: int) -> GradientSample:
@@ -302,7 +304,7 @@ NODE_SAMPLES: dict[type[mps.MPSNNFilterNode], NodeSamples] = {
         _of("MPSNNGramMatrixCalculation"), _plain(mps.MPSNNGramMatrixCalculationNode, arguments=("alpha",))
     ),
     mps.MPSNNConcatenationNode: NodeSamples(
-        [_concatenation(4, 8), _concatenation(3, 5, 1)],
+        [_concatenation(4, 8), _concatenation(3, 5, 1), _concatenation(1, 2), _concatenation(2, 6)],
         lambda kernel, images: mps.MPSNNConcatenationNode(list(images)),
     ),
 }

@@ -9,12 +9,11 @@ States       MPSState, MPSNNGradientState, MPSCNNConvolutionGradientState, MPSCN
 Convolution  MPSCNNConvolution, MPSCNNConvolutionTranspose, MPSCNNFullyConnected, MPSCNNBinaryConvolution
 Weights      MPSCNNConvolutionDescriptor, MPSCNNConvolutionDataSource, TrainableConvolutionDataSource
 Pooling      MPSCNNPoolingMax, MPSCNNPoolingAverage, MPSCNNPoolingL2Norm, MPSCNNUpsamplingBilinear
-Neurons      MPSCNNNeuronReLU, MPSCNNNeuronSigmoid, …; MPSCNNSoftMax, MPSCNNDropout
-Normalizing  MPSCNNBatchNormalization, MPSCNNInstanceNormalization, MPSCNNGroupNormalization
+Neurons      MPSCNNNeuronReLU, …; MPSCNNSoftMax, MPSCNNDropout, MPSCNNBatchNormalization, MPSCNNInstanceNormalization
 Arithmetic   MPSCNNAdd, MPSCNNMultiply, …; MPSNNReduceFeatureChannelsSum, …; MPSNNReshape, MPSNNPad, MPSNNSlice
 Learning     MPSCNNLoss, MPSNNForwardLoss, MPSCNNLossDescriptor; MPSNNOptimizerAdam, MPSNNOptimizerRMSProp, …
 Graphs       MPSNNGraph, MPSNNImageNode, MPSNNFilterNode, MPSCNNConvolutionNode, …; graph_summary, lint
-Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_padding
+Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_padding; readings of headers: conventions
 Files        MPSKeyedArchiver, MPSKeyedUnarchiver; openmps.formats: weights, ONNX, Swift; errors: MPSError, its kinds
 Training     openmps.training: data, loop, metrics, checkpoints; looking inside: openmps.debug
 """

@@ -4,6 +4,7 @@ Each stands here once, as a re-export that type checkers and editors follow.
 """
 
 import openmps.debug as debug  # noqa: F401  # pyright: ignore[reportUnusedImport]  as other names, without an import
+from openmps.convention import conventions as conventions
 from openmps.core.image.batch import (
     MPSImageBatch as MPSImageBatch,
     MPSImageBatchIncrementReadCount as MPSImageBatchIncrementReadCount,

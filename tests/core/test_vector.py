@@ -74,23 +74,39 @@ def test_matrix_descriptor_defaults() -> None:
     assert (made.rows, made.columns, made.matrices, made.row_bytes, made.matrix_bytes) == (2, 3, 1, 6, 12)
     assert MPSMatrixDescriptor(dimensions=2, columns=3, row_bytes=16, data_type=MPSDataType.FLOAT32).rows == 2
     made.row_bytes = 8
-    assert (made.row_bytes, made.matrix_bytes) == (8, 16)
+    assert (made.row_bytes, made.matrix_bytes) == (8, 12), "as it was made"
     made.rows, made.columns = 5, 4
     assert (made.matrix_bytes, repr(made)) == (
-        40,
-        "MPSMatrixDescriptor(rows=5, columns=4, row_bytes=8, FLOAT16, matrices=1, matrix_bytes=40)",
+        12,
+        "MPSMatrixDescriptor(rows=5, columns=4, row_bytes=8, FLOAT16, matrices=1, matrix_bytes=12)",
     )
     for name in ("matrices", "matrix_bytes"):
         with pytest.raises(AttributeError):
             setattr(made, name, 80)
 
 
-def test_advised_spacing_is_a_multiple_of_16_bytes() -> None:
-    assert [MPSVectorDescriptor.vector_bytes(length, MPSDataType.FLOAT16) for length in (1, 8, 9)] == [16, 16, 32]
+def test_spacing_of_matrices_whose_rows_change() -> None:
+    """One matrix has nothing behind it; several would overlap."""
+    one, several = MPSMatrixDescriptor(2, 3), MPSMatrixDescriptor(2, 3, matrices=2)
+    one.rows = 5
+    matrix = MPSMatrix(device=mtl_device("cpu"), descriptor=one)
+    assert (matrix.matrix_bytes, matrix.numpy().shape, matrix.data.length) == (24, (5, 3), 60)
+    with pytest.raises(MPSArgumentError, match="matrix_bytes must be a multiple of 16, at least 32, got 24"):
+        several.row_bytes = 16
+    one.rows = 0
+    with pytest.raises(MPSArgumentError, match="rows must be an integer of at least 1, got 0"):
+        MPSMatrix(device=mtl_device("cpu"), descriptor=one)
+
+
+def test_advised_spacing() -> None:
+    """Floats to 16 bytes, integers to 4 elements, one element for one, none for none."""
+    half, byte = MPSDataType.FLOAT16, MPSDataType.UINT8
+    assert [MPSVectorDescriptor.vector_bytes(length, half) for length in (0, 1, 2, 8, 9)] == [0, 2, 16, 16, 32]
     assert MPSVectorDescriptor.vector_bytes(length=5, data_type=MPSDataType.FLOAT32) == 32
-    assert MPSMatrixDescriptor.row_bytes(columns=3, data_type=MPSDataType.UINT8) == 16
-    with pytest.raises(MPSArgumentError, match="MPSMatrixDescriptor: columns must be an integer of at least 1, got 0"):
-        MPSMatrixDescriptor.row_bytes(0, MPSDataType.UINT8)
+    assert [MPSMatrixDescriptor.row_bytes(columns, byte) for columns in (0, 1, 3, 5)] == [0, 1, 4, 8]
+    assert MPSMatrixDescriptor.row_bytes(columns=3, data_type=MPSDataType.UINT16) == 8
+    with pytest.raises(MPSArgumentError, match="MPSMatrixDescriptor: columns must be an integer of at least 0, got -1"):
+        MPSMatrixDescriptor.row_bytes(-1, byte)
 
 
 def test_copies_of_descriptors_are_their_own() -> None:

@@ -110,7 +110,7 @@ def test_forward_and_every_gradient_are_those_of_torch() -> None:
 
     graph = made.training_graph(BATCH, input_gradient=True, export_states=True)
     assert [handle.label() for handle in graph.source_image_handles] == ["pictures"]
-    assert [handle.label() for handle in graph.source_state_handles or ()] == ["boxes"]
+    assert [handle.label() for handle in graph.source_state_handles] == ["boxes"]
     labels = mps.MPSCNNLossLabels.batch(made.device, values)
     command_buffer = made.device.new_command_queue().command_buffer()
     states: list[Any] = []

@@ -264,9 +264,10 @@ def test_everything_public(bench: Bench) -> None:
     assert found.destination_image_allocator.made == 5
     assert [handle.label() for handle in found.source_image_handles] == [None, "a"]
     assert found.source_image_handles == found.source_image_handles
-    assert [handle.label() for handle in found.intermediate_image_handles] == ["shared handle"] * 2
-    assert found.intermediate_image_handles[0] is found.intermediate_image_handles[1]
-    assert found.source_state_handles is None and found.result_state_handles is None
+    shared = found.interface.handles(found.interface.intermediates)
+    assert [handle.label() for handle in shared] == ["shared handle"] * 2 and shared[0] is shared[1]
+    assert found.intermediate_image_handles == shared[:1]
+    assert found.source_state_handles == [] and found.result_state_handles is None
     assert [found.read_count_for_source_image_at_index(index) for index in range(2)] == [1, 2]
     for each in (graph, found):
         intermediates: list[MPSImage] = []
@@ -284,7 +285,7 @@ def test_states_and_their_handles(bench: Bench, rng: np.random.Generator) -> Non
     network.nodes["fc2"].convolution_gradient_state.handle = Handle("fc2 state")
     graph = training_graph(bench, network)
     found = again(graph)
-    assert [handle.label() for handle in found.source_state_handles or []] == ["labels"]
+    assert [handle.label() for handle in found.source_state_handles] == ["labels"]
     labels = [handle.label() for handle in found.result_state_handles or []]
     assert labels == [handle.label() for handle in graph.result_state_handles or []] and "fc2 state" in labels
     assert found.read_count_for_source_state_at_index(0) == 1

@@ -68,12 +68,16 @@ def run(end: Any, numbers: list[Any], channel_format: Any, *, allows: bool) -> t
 
 
 @pytest.mark.parametrize("channel_format", FORMATS, ids=lambda each: each.name)
-@pytest.mark.parametrize(("first", "again"), [(8, 4), (5, 3), (1, 6)])
-def test_numbers_are_those_of_the_steps(first: int, again: int, channel_format: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("first", "again"), [(8, 4), (5, 3), (1, 6), (5, 1), (2, 2)])
+@pytest.mark.parametrize("filler", ["texture", "zeros"])
+def test_numbers_are_those_of_the_steps(
+    filler: str, first: int, again: int, channel_format: Any, rng: np.random.Generator
+) -> None:
     numbers = [rng.normal(size=(2, 3, 5, count)).astype(np.float32) for count in (first, again)]
     given = [mps.MPSNNImageNode(), mps.MPSNNImageNode()]
     end = added(grown(rng, given, first=first, again=again))
-    found = [run(end, numbers, channel_format, allows=allows) for allows in (True, False)]
+    with mps.conventions(concatenation_filler=filler):
+        found = [run(end, numbers, channel_format, allows=allows) for allows in (True, False)]
     is_half = channel_format is FORMATS[1]  # What is stored between concatenations keeps them apart.
     assert [count for _, count in found] == [0 if is_half else 2, 0]
     assert_close(found[0][0], found[1][0], 4e-3 if is_half else 1e-6)

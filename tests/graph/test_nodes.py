@@ -10,11 +10,13 @@ import pytest
 
 import openmps
 from networks import Weights
+from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.neuron import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSError, MPSTypeError
+from openmps.formats.archive.archiver import MPSKeyedArchiver
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import neuron as neuron_nodes
 from openmps.graph.nodes.arithmetic import (
@@ -132,8 +134,24 @@ def test_handles_are_any_objects_with_a_label() -> None:
     handle = Named()
     assert isinstance(handle, MPSHandle) and isinstance(Handle("a"), MPSHandle)
     assert MPSNNImageNode(handle).handle is handle
-    with pytest.raises(MPSTypeError, match=r"^MPSNNImageNode: handle must have a label\(\), got str\. Pass Handle"):
+    rule = r"^MPSNNImageNode: handle must have a label\(\), or be an MPSImage, got str\. Pass Handle"
+    with pytest.raises(MPSTypeError, match=rule):
         MPSNNImageNode("input")
+
+
+def test_an_image_is_a_handle() -> None:
+    """It names the source, and the filters behind it, by its own label."""
+    device = mtl_device("cpu")
+    image = MPSImage(device, MPSImageDescriptor(Format.FLOAT32, 2, 2, 1))
+    node = MPSNNImageNode(image)
+    assert node.handle is image and repr(node) == "<MPSNNImageNode (input)>"
+    graph = MPSNNGraph(device, MPSCNNNeuronReLUNode(node, 0.0).result_image)
+    image.label = "picture"
+    assert repr(node) == "<MPSNNImageNode 'picture' (input)>" and "'picture'" in graph.debug_description
+    (handle,) = graph.source_image_handles
+    assert handle is image
+    with pytest.raises(MPSTypeError, match=r"^MPSKeyedArchiver: MPSImage cannot be archived"):
+        MPSKeyedArchiver.archived_data(graph)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_random_graph_equals_its_kernels(seed: int) -> None:
              for node in grown.filters if isinstance(node, mps.MPSCNNLossNode)}  # fmt: skip
     images, gradients = one_by_one(bench, graph, grown.image, pixels, nodes)
     given, others, left = labels(), [], []
-    order = [handle.label() for handle in graph.source_state_handles or ()]
+    order = [handle.label() for handle in graph.source_state_handles]
     command_buffer = bench.command_buffer()
     result = graph.encode_batch(command_buffer, [bench.batch(pixels)], [given[name] for name in order], others, left)
     finish(command_buffer)

@@ -52,7 +52,7 @@ def _poisoned() -> Generator[None]:
 def _four_encodes(bench: Bench, grown: Grown, graph: mps.MPSNNGraph, stops: bool) -> list[Any]:
     """All images, and the gradients of parameters, of four encodes over other images, all under way together."""
     graph.stop_on_non_finite = stops
-    order = [handle.label() for handle in graph.source_state_handles or ()]
+    order = [handle.label() for handle in graph.source_state_handles]
     made: list[Any] = []
     for _ in range(4):
         pixels = grown.rng.normal(0, 1, (IMAGES, CHANNELS, SIZE, SIZE)).astype(np.float32)

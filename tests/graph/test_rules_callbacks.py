@@ -140,7 +140,7 @@ def test_7_a_graph_with_nothing_to_do_comes_back_from_an_archive(bench: Bench) -
     graph = training_graph(bench, network, needed=False, export=False)
     images, targets = network.batch(RNG, 2)
     for each in (again(graph), graph.copy()):
-        assert each.kernels == {} and len(each.source_state_handles or ()) == 1
+        assert each.kernels == {} and len(each.source_state_handles) == 1
         command_buffer = bench.command_buffer()
         assert each.encode_batch(command_buffer, [bench.batch(images)], [labels(bench, targets)]) is None
         finish(command_buffer)

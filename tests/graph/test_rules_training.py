@@ -209,7 +209,7 @@ def normalized(bench: Bench, kind: str, style: MPSNNTrainingStyle, losses: int =
 
 
 def pass_through(bench: Bench, graph: mps.MPSNNGraph, rng: np.random.Generator, images: int = 3) -> None:
-    states = [labels(bench, one_hot(rng.integers(0, 4, images), 4)) for _ in graph.source_state_handles or ()]
+    states = [labels(bench, one_hot(rng.integers(0, 4, images), 4)) for _ in graph.source_state_handles]
     command_buffer = bench.command_buffer()
     graph.encode_batch(command_buffer, [bench.batch(rng.random((images, 4, 1, 1)))], states)
     finish(command_buffer)

@@ -35,6 +35,16 @@ def test_sources_take_multiples_of_four_channels(
     np.testing.assert_array_equal(numbers(found[2]), y)
 
 
+def test_fillers_of_one_and_two_channels(device: torch.device) -> None:
+    """The fourth channel of a texture of one or two channels is read as 1; five channels are two whole slices."""
+    bench = Bench.on(device)
+    counts = (1, 2, 3, 4, 5)
+    sources = [bench.image(np.full((1, count, 1, 1), 5.0)) for count in counts]
+    made = run(bench, Concatenation(bench.device, len(counts)), sources)
+    expected = [5, 0, 0, 1, 5, 5, 0, 1, 5, 5, 5, 0, 5, 5, 5, 5, 5, 5, 5, 5, 5, 0, 0, 0]
+    np.testing.assert_array_equal(made.reshape(-1), expected)
+
+
 def test_sources_are_of_one_size(device: torch.device) -> None:
     bench = Bench.on(device)
     sources = [bench.image(np.zeros((1, 4, 2, width))) for width in (3, 4)]

@@ -38,6 +38,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Swift": "swift.md"},
             {"In continuous integration": "ci.md"},
             {"Lint": "lint.md"},
+            {"Conventions": "conventions.md"},
             {"Archives": "archives.md"},
             {"Processors": "processors.md"},
             {"Replays": "replays.md"},

@@ -87,9 +87,11 @@ def _graph(root: Any, path: Path) -> MPSNNGraph:
 
 
 def _labels(images: Sequence[MPSNNImageNode], default: str) -> list[str]:
+    from openmps.graph.nodes.node import handle_label
+
     found: list[str] = []
     for image in images:
-        wanted = (None if image.handle is None else image.handle.label()) or default
+        wanted = handle_label(image.handle) or default
         name, count = wanted, 1
         while name in found:
             name, count = f"{wanted}_{count}", count + 1

@@ -18,6 +18,8 @@ TORCH_TYPES: dict[MPSDataType, torch.dtype] = {
     if dtype.kind in "fiu" and not kind & MPSDataType.NORMALIZED_BIT
 }
 """The types that an element can have."""
+_FLOAT_BYTES, _INTEGER_ELEMENTS = 16, 4
+"""What rows of floats, and what rows of integers, are rounded up to."""
 
 
 class _Spacing:
@@ -47,12 +49,12 @@ class _Spacing:
 
 
 def _advised_vector_bytes(length: int, data_type: MPSDataType) -> int:
-    """The vector's bytes, rounded up to 16."""
+    """The vector's bytes, rounded up as Macs do; see `MPSMatrixDescriptor`."""
     return _rounded("MPSVectorDescriptor", "length", length, data_type)
 
 
 def _advised_row_bytes(columns: int, data_type: MPSDataType) -> int:
-    """The row's bytes, rounded up to 16."""
+    """The row's bytes, rounded up as Macs do; see `MPSMatrixDescriptor`."""
     return _rounded("MPSMatrixDescriptor", "columns", columns, data_type)
 
 
@@ -145,7 +147,9 @@ class MPSMatrixDescriptor(NamedAttributes):
 
     Element (i, j) of matrix m lies ``m matrix_bytes + i row_bytes + j element_bytes`` bytes behind the start. Both
     spacings are tight unless given; ``dimensions`` is an older name of ``rows``.
-    ``MPSMatrixDescriptor.row_bytes(columns, data_type)`` is the spacing that the framework advises.
+    ``MPSMatrixDescriptor.row_bytes(columns, data_type)`` is the spacing that the framework advises: that of floats is
+    rounded up to 16 bytes, that of integers to 4 elements, that of one column is one element, and that of none 0.
+    ``matrix_bytes`` stays what it was when the descriptor was made, whatever is set later.
 
     Raises:
         MPSArgumentError: A number is not positive, the type cannot be stored, or rows or matrices overlap.
@@ -210,6 +214,8 @@ class MPSMatrixDescriptor(NamedAttributes):
         self._row_bytes = row_bytes
         self._matrix_bytes = matrix_bytes
         self.validate()
+        self._check_matrix_bytes()
+        self._matrix_bytes = self.matrix_bytes
 
     matrices = Shown[int]("_matrices", "Number of matrices.")
     matrix_descriptor = Factory(
@@ -219,14 +225,15 @@ class MPSMatrixDescriptor(NamedAttributes):
 
     @property
     def matrix_bytes(self) -> int:
-        """Bytes from one matrix to the next."""
+        """Bytes from one matrix to the next, as the descriptor was made."""
         return self.rows * self.row_bytes if self._matrix_bytes is None else self._matrix_bytes
 
     def copy(self) -> MPSMatrixDescriptor:
         """A descriptor of its own with the same values."""
-        return MPSMatrixDescriptor(
-            self.rows, self.columns, self._row_bytes, self.data_type, self._matrices, self._matrix_bytes
-        )
+        twin = MPSMatrixDescriptor.__new__(MPSMatrixDescriptor)
+        twin.__dict__.update(self.__dict__)
+        twin.validate()
+        return twin
 
     __copy__ = copy
 
@@ -237,7 +244,12 @@ class MPSMatrixDescriptor(NamedAttributes):
             whole(name, argument, value)
         size = _element_bytes(name, self.data_type)
         _spaced(name, "row_bytes", self.row_bytes, self.columns * size, size)
-        _spaced(name, "matrix_bytes", self.matrix_bytes, self.rows * self.row_bytes, self.row_bytes)
+        if self._matrices > 1:  # else nothing lies behind it: rows and row_bytes may have grown since it was made
+            self._check_matrix_bytes()
+
+    def _check_matrix_bytes(self) -> None:
+        least = self.rows * self.row_bytes
+        _spaced("MPSMatrixDescriptor", "matrix_bytes", self.matrix_bytes, least, self.row_bytes)
 
     def shape(self) -> tuple[int, int, int]:
         """``(matrices, rows, columns)``."""
@@ -273,5 +285,7 @@ def _spaced(who: str, argument: str, value: object, least: int, unit: int) -> No
 
 
 def _rounded(who: str, argument: str, elements: int, data_type: MPSDataType) -> int:
-    size = whole(who, argument, elements) * _element_bytes(who, data_type)
-    return -(-size // 16) * 16
+    size = _element_bytes(who, data_type)
+    count = whole(who, argument, elements, 0)
+    unit = max(1, _FLOAT_BYTES // size) if TORCH_TYPES[data_type].is_floating_point else _INTEGER_ELEMENTS
+    return size * (count if count <= 1 else -(-count // unit) * unit)

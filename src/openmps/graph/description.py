@@ -7,7 +7,13 @@ from typing import Any
 
 from openmps.core.padding.policy import padding_label
 from openmps.graph.compile.interface import Interface, source_label
-from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.nodes.node import (
+    MPSNNFilterNode,
+    MPSNNGradientFilterNode,
+    MPSNNImageNode,
+    MPSNNStateNode,
+    handle_label,
+)
 from openmps.tables import html_table
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -73,7 +79,7 @@ def _names(interface: Interface, filters: Sequence[MPSNNFilterNode]) -> dict[_No
     found: dict[_Node, str] = {}
     for kind, nodes in (("image", images), ("state", states)):
         for place, node in enumerate(nodes):
-            label = None if node.handle is None else node.handle.label()
+            label = handle_label(node.handle)
             is_nameless = label is None and node in interface.inputs
             found[node] = source_label(place) if is_nameless else f"{kind} {place}" + (f" {label!r}" if label else "")
     return found

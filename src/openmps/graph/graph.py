@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
 from openmps.checks import Checked, MaybeNone, Shown, accepts, flag
+from openmps.convention import NotingConventions, current
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.kernel.base import MPSKernel
@@ -126,11 +127,13 @@ class MPSNNGraph(PlannedGraph):
     ) -> None:
         super().__init__(device)
         results = Results(self.name, result_image, result_image_is_needed, result_images, results_are_needed)
-        network = reachable(results.nodes)
-        filters, read = required(network.filters, results.wanted())
-        if not filters:
-            warnings.warn(f"{self.name}: {_NOTHING_TO_DO}", MPSTrainingWarning, stacklevel=2)
-        self._assemble(network, filters, read, results)
+        with NotingConventions(current()) as noting:
+            network = reachable(results.nodes)
+            filters, read = required(network.filters, results.wanted())
+            if not filters:
+                warnings.warn(f"{self.name}: {_NOTHING_TO_DO}", MPSTrainingWarning, stacklevel=2)
+            self._assemble(network, filters, read, results)
+        self._asked_when_made = frozenset(noting.asked)
 
     @classmethod
     def assembled(cls, device: MTLDevice, network: Network, results: Results) -> Self:
@@ -139,7 +142,9 @@ class MPSNNGraph(PlannedGraph):
         graph = cls.__new__(cls)
         MPSKernel.__init__(graph, device)
         read = {*results.wanted(), *(image for node in network.filters for image in node.sources)}
-        graph._assemble(network, network.filters, read, results)
+        with NotingConventions(current()) as noting:
+            graph._assemble(network, network.filters, read, results)
+        graph._asked_when_made = frozenset(noting.asked)
         return graph
 
     def _assemble(
@@ -175,22 +180,23 @@ class MPSNNGraph(PlannedGraph):
         """A handle for each source image, in the order in which `encode` takes them.
 
         That is the order in which a walk from the results, depth first, sources of a filter in argument order, meets
-        them: the network's input before the labels of its loss. A node without a handle gets one of the graph's own.
+        them: the network's input before the labels of its loss. A node without a handle gets one of the graph's own;
+        an image that is a node's handle stands here itself.
         """
         return self._interface.handles(self._interface.inputs)
 
     @property
-    def source_state_handles(self) -> list[MPSHandle] | None:
-        """A handle for each source state, in the order in which `encode` takes them; None if there are none."""
-        return self._interface.handles(self._interface.input_states) or None
+    def source_state_handles(self) -> list[MPSHandle]:
+        """A handle for each source state, in the order in which `encode` takes them."""
+        return self._interface.handles(self._interface.input_states)
 
     @property
     def intermediate_image_handles(self) -> list[MPSHandle]:
-        """A handle for each image that an encode appends to ``intermediate_images``, in the same order.
+        """A handle for each exported image, as they are made: those that encodes append to ``intermediate_images``.
 
-        These are the exported images as they are made, then the results but the first.
+        Further results, which encodes append there, too, are not among them, as on Macs, unless they are exported.
         """
-        return self._interface.handles(self._interface.intermediates)
+        return self._interface.handles(self._interface.exported)
 
     @property
     def result_state_handles(self) -> list[MPSHandle] | None:
@@ -199,7 +205,10 @@ class MPSNNGraph(PlannedGraph):
 
     @property
     def result_handle(self) -> MPSHandle:
-        """The handle of the result image."""
+        """The handle of the result image.
+
+        One of the graph's own where none was set. A Mac is reported to have nil there, without a program that shows it.
+        """
         return self._interface.handle(self._interface.result)
 
     result_image_is_needed = Shown[bool]("_interface.result_is_needed", "Whether encodes return the result.")

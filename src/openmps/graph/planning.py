@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from openmps.checks import Checked, NamedAttributes, Shown, of_kind
+from openmps.convention import NotingConventions
 from openmps.core.image.batch import MOST_IMAGES
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.storage import Extent, Shape
@@ -57,6 +58,8 @@ class PlannedGraph(MPSKernel, NamedAttributes):
 
     _network: Network
     _interface: Interface
+    _asked_when_made: frozenset[str] = frozenset()
+    """The conventions on which the graph depends, whatever the shapes."""
 
     def _plan_for(self, network: Network, interface: Interface, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
         """Begin with a network's kernels."""
@@ -115,6 +118,17 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         ``allow_fusion`` False gives a step to every filter, True fuses where the graph does. Raises what an encode of
         such images would; nothing is computed.
         """
+        return self._program(self._shapes_of(image_descriptors, count), {}, {}, allow_fusion=allow_fusion)
+
+    def conventions_asked(self, image_descriptors: Sequence[MPSImageDescriptor], count: int = 1) -> set[str]:
+        """The names of the conventions on which encodes of such images depend; otherwise as `program_for`."""
+        noting = NotingConventions(self.conventions)
+        kernels = {node: kernel.noting(noting) for node, kernel in self._kernels.items()}
+        self._compile(kernels, self._shapes_of(image_descriptors, count), {}, {}, {}, fusing=False, by_moments=False)
+        return {*self._asked_when_made, *noting.asked}
+
+    def _shapes_of(self, image_descriptors: Sequence[MPSImageDescriptor], count: int) -> tuple[Shape, ...]:
+        """The shapes of batches of ``count`` images, a descriptor a source."""
         inputs = self._interface.inputs
         if len(image_descriptors) != len(inputs):
             rule = self._interface.count_rule(inputs)
@@ -125,7 +139,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
             of_kind(self.name, "image_descriptors", descriptor, MPSImageDescriptor).validate(self.name)
             extent = Extent(descriptor.width, descriptor.height, descriptor.feature_channels, count)
             shapes.append(Shape(extent, descriptor.channel_format))
-        return self._program(tuple(shapes), {}, {}, allow_fusion=allow_fusion)
+        return tuple(shapes)
 
     def _program(
         self,
@@ -155,26 +169,41 @@ class PlannedGraph(MPSKernel, NamedAttributes):
             program = None
         if program is None:
             self._check_shapes(shapes)
-            interface = self._interface
-            chosen = {**interface.formats, **formats}
-            compiler = Compiler(
-                self._kernels,
-                interface.inputs,
-                shapes,
-                self.format,
-                self._device,
-                chosen,
-                states,
-                answers,
-                self._sharing,
+            program = self._compile(
+                self._kernels, shapes, formats, states, answers, fusing=fusing, by_moments=by_moments
             )
-            wanted = interface.outputs(), interface.result_states
-            program = compiler.compile(*wanted, allow_fusion=fusing, by_moments=by_moments)
             self._check_program(program)
             self._programs[key] = program
             self._look_at_kernels(planned=True)
         self._last = None if program.questions or program.policies else (key, program)
         return program
+
+    def _compile(
+        self,
+        kernels: dict[MPSNNFilterNode, ImageKernel],
+        shapes: tuple[Shape, ...],
+        formats: Formats,
+        states: Mapping[MPSNNStateNode, MPSStateBatch],
+        answers: dict[MPSNNFilterNode, Any],
+        *,
+        fusing: bool,
+        by_moments: bool,
+    ) -> Program:
+        """A program of these kernels."""
+        interface = self._interface
+        compiler = Compiler(
+            kernels,
+            interface.inputs,
+            shapes,
+            self.format,
+            self._device,
+            {**interface.formats, **formats},
+            states,
+            answers,
+            self._sharing,
+        )
+        wanted = interface.outputs(), interface.result_states
+        return compiler.compile(*wanted, allow_fusion=fusing, by_moments=by_moments)
 
     def _look_at_kernels(self, *, planned: bool = False) -> None:
         """Forget the programs if a kernel has other properties than they were made with.

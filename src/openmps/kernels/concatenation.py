@@ -23,7 +23,11 @@ def slots(channels: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Concatenation(MPSCNNMultiaryKernel, leaves=MPSNNMultiaryGradientState):
-    """Y = the sources' channels one after another, each source padded with zeros to a multiple of 4 channels."""
+    """Y = the sources' channels one after another, each source filled up to a multiple of 4 channels.
+
+    A source of one or two channels is filled as its texture is read, with 1 in the fourth; all others with zeros. The
+    convention ``concatenation_filler`` chooses.
+    """
 
     def _result_channels(self, channels: tuple[int, ...]) -> int:
         return sum(slots(channels))
@@ -38,7 +42,8 @@ class Concatenation(MPSCNNMultiaryKernel, leaves=MPSNNMultiaryGradientState):
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         taken = slots(tuple(source.channels for source in at.sources))
-        return Concatenate(taken)(*(at.read(image, index) for index, image in enumerate(images)))
+        alpha = 1.0 if self.conventions["concatenation_filler"] == "texture" else 0.0
+        return Concatenate(taken, alpha)(*(at.read(image, index) for index, image in enumerate(images)))
 
 
 class ConcatenationGradient(MPSCNNGradientKernel):

@@ -83,12 +83,17 @@ class MPSCNNDropoutGradientState(MPSNNGradientState):
         return mask.permute(0, 2, 3, 1).to("cpu").numpy().astype(np.uint8)
 
 
+_FIRST = "first step"
+"""The number that a kernel does not count, where all its encodes have the same mask."""
+
+
 class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState], leaves=MPSCNNDropoutGradientState):
     """Y = X mask / p, with a random mask of zeros and ones (MPSCNNDropout.h, macOS 10.13.4).
 
     Each mask value is 1 with probability p = ``keep_probability``. The mask is a pure function of ``seed``, of how many
-    encodes this kernel has seen, of the image's place in the batch and of the pixel: the same on every device. A
-    probability of 1 keeps everything. A copy goes on with the masks that the original would draw next.
+    encodes this kernel has seen, unless the convention ``dropout_encodes`` has them equal, of the image's place in the
+    batch and of the pixel: the same on every device. A probability of 1 keeps everything. A copy goes on with the masks
+    that the original would draw next.
     """
 
     batch_share = KernelProperty[int](
@@ -117,6 +122,8 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState]
     def _number(self, name: str, states: MPSStateBatch | None) -> int:
         """The number of this encode."""
         step = self._step
+        if name == _FIRST:
+            return step
         store(self, "_step", step + 1)  # counted whole; see core/numbers.py
         return step
 
@@ -132,7 +139,8 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState]
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         region, stride = at.read(images[0]), self.mask_stride_in_pixels
         strides = (stride.width, stride.height, stride.depth)
-        mask = DropoutMask(self.keep_probability, self.seed, strides, self.batch_share)(region, at.number("step"))
+        step = at.number("step" if self.conventions["dropout_encodes"] == "differ" else _FIRST)
+        mask = DropoutMask(self.keep_probability, self.seed, strides, self.batch_share)(region, step)
         at.saves(mask)
         return Dropout(self.keep_probability)(region, mask)
 

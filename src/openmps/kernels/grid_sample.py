@@ -13,6 +13,10 @@ from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError
 from openmps.ops.op import Value
 from openmps.ops.resample.grid_sample import GridSample
+from openmps.ops.resample.stretch import Corners
+
+_CORNERS = {"corners": Corners.CENTRES, "edges": Corners.EDGES, "pixels": Corners.STEPS}
+"""By the convention ``grid_corners``."""
 
 
 class MPSNNGridSample(MPSCNNBinaryKernel):
@@ -58,5 +62,7 @@ class MPSNNGridSample(MPSCNNBinaryKernel):
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         source, grid = images
-        origin = None if self.use_grid_value_as_input_coordinate else (at.window.y.offset, at.window.x.offset)
-        return GridSample(at.edge_mode, origin)(source, at.read(grid, 1))
+        if not self.use_grid_value_as_input_coordinate:
+            return GridSample(at.edge_mode, (at.window.y.offset, at.window.x.offset))(source, at.read(grid, 1))
+        corners = _CORNERS[self.conventions["grid_corners"]]
+        return GridSample(at.edge_mode, None, corners)(source, at.read(grid, 1))

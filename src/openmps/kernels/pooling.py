@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openmps.checks import of_kind
+from openmps.convention import Conventions
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.configuration import Configured, KernelProperty, at_least
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
@@ -94,11 +95,17 @@ class MPSCNNDilatedPoolingMax(_DilatedWindows, _LargestOfWindow):
 class MPSCNNPoolingL2Norm(MPSCNNPooling):
     """Y = sqrt(sum v²) over the window's numbers v, not divided by how many they are (MPSCNNPooling.h, macOS 10.13).
 
-    Outside the image ZERO adds nothing; CLAMP repeats the edge pixel.
+    Outside the image ZERO adds nothing; CLAMP repeats the edge pixel, unless the convention ``l2_clamp`` leaves it out.
     """
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        return L2NormPooling(at.window, at.edge_mode)(images[0])
+        return L2NormPooling(at.window, _norm_edge(self.conventions, at.edge_mode))(images[0])
+
+
+def _norm_edge(conventions: Conventions, edge_mode: MPSImageEdgeMode) -> MPSImageEdgeMode:
+    """What norms read outside the image: nothing, by a convention, where the edge mode would repeat it."""
+    is_left_out = edge_mode is MPSImageEdgeMode.CLAMP and conventions["l2_clamp"] == "left_out"
+    return MPSImageEdgeMode.ZERO if is_left_out else edge_mode
 
 
 class _ZeroPad(Configured):
@@ -124,6 +131,8 @@ class MPSCNNPoolingAverage(_ZeroPad, MPSCNNPooling):
         """The edge mode and zero padding that decide N."""
         method = int(self.padding.padding_method())
         if method & MPSNNPaddingMethod.EXCLUDE_EDGES:
+            if self.conventions["excluded_edges"] == "none":
+                return MPSImageEdgeMode.CLAMP, (0, 0)
             pads = (
                 exclude_edges_zero_pad(method, self.kernel_width),
                 exclude_edges_zero_pad(method, self.kernel_height),
@@ -195,7 +204,7 @@ class MPSCNNPoolingL2NormGradient(MPSCNNPoolingGradient, of=MPSCNNPoolingL2Norm)
     """
 
     def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
-        return L2NormPoolingGradient(at.window, at.edge_mode)(gradient, source)
+        return L2NormPoolingGradient(at.window, _norm_edge(self.conventions, at.edge_mode))(gradient, source)
 
 
 class MPSCNNPoolingAverageGradient(_ZeroPad, MPSCNNPoolingGradient, of=MPSCNNPoolingAverage):

@@ -1,7 +1,8 @@
 """Random numbers in vectors and matrices (MPSMatrixRandom.h, macOS 10.15).
 
-The generators are the published ones. Their numbers are not the framework's: how it seeds and orders them is not
-published. Here they are the same on every device: words and uniform numbers to the bit, normal ones to rounding.
+The generators are the published ones. Philox gives the words of Macs, and floats are made of words as Macs make them;
+MTGP32 does not, for the framework's constants are not published. The numbers are the same on every device: words and
+uniform numbers to the bit, normal ones to rounding.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class MPSMatrixRandomDistributionDescriptor(NamedAttributes):
 
     ``MPSMatrixRandomDistributionDescriptor(minimum=…, maximum=…)`` is the uniform distribution over [minimum, maximum);
     with ``mean=…, standard_deviation=…`` it is the normal distribution, with all four the normal distribution cut to
-    [minimum, maximum]; with none, as `default_distribution_descriptor`, the generator's own. What is not given is mean
-    0, standard deviation 1 and bounds of infinity.
+    [minimum, maximum]; with none, as `default_distribution_descriptor`, the generator's own. What is not given shows as
+    on Macs: a normal distribution's bounds are infinite, a uniform one's mean and standard deviation are those that it
+    has, ``(minimum + maximum) / 2`` and ``(maximum - minimum) / sqrt(12)``, and all numbers of the default one are 0.
 
     Raises:
         MPSArgumentError: A number is NaN or out of its range, or the bounds are the wrong way round.
@@ -63,9 +65,9 @@ class MPSMatrixRandomDistributionDescriptor(NamedAttributes):
     maximum: float
     """Upper bound: of UNIFORM, which excludes it; of NORMAL, cut there unless it is infinity."""
     mean: float
-    """Mean of NORMAL before it is cut."""
+    """Mean of NORMAL before it is cut; of UNIFORM for information."""
     standard_deviation: float
-    """Standard deviation of NORMAL before it is cut, above 0."""
+    """Standard deviation of NORMAL before it is cut, above 0; of UNIFORM for information."""
 
     def __init__(
         self,
@@ -78,19 +80,24 @@ class MPSMatrixRandomDistributionDescriptor(NamedAttributes):
         _check_pair(name, minimum=minimum, maximum=maximum)
         _check_pair(name, mean=mean, standard_deviation=standard_deviation)
         self.distribution_type = MPSMatrixRandomDistribution.DEFAULT
-        if minimum is not None:
+        self.minimum = self.maximum = self.mean = self.standard_deviation = 0.0
+        if minimum is not None and maximum is not None:
             self.distribution_type = MPSMatrixRandomDistribution.UNIFORM
-        if mean is not None:
+            self.minimum, self.maximum = minimum, maximum
+        if mean is not None and standard_deviation is not None:
             self.distribution_type = MPSMatrixRandomDistribution.NORMAL
-        self.minimum = -math.inf if minimum is None else minimum
-        self.maximum = math.inf if maximum is None else maximum
-        self.mean = 0.0 if mean is None else mean
-        self.standard_deviation = 1.0 if standard_deviation is None else standard_deviation
+            self.mean, self.standard_deviation = mean, standard_deviation
+            if minimum is None:
+                self.minimum, self.maximum = -math.inf, math.inf
         self.validate(name)
+        if self.distribution_type is MPSMatrixRandomDistribution.UNIFORM:
+            self.mean = _float32(name, "mean", (self.minimum + self.maximum) / 2)
+            width = self.maximum - self.minimum
+            self.standard_deviation = _float32(name, "standard_deviation", width / math.sqrt(12))
 
     @classmethod
     def default_distribution_descriptor(cls) -> MPSMatrixRandomDistributionDescriptor:
-        """The distribution of the generator: words of 32 bits, or as FLOAT32 those words divided by 2**32."""
+        """The distribution of the generator: words of 32 bits, or as FLOAT32 uniform numbers in [0, 1)."""
         return cls()
 
     @classmethod
@@ -276,9 +283,10 @@ class MPSMatrixRandomPhilox(MPSMatrixRandom):
 
     ``MPSMatrixRandomPhilox(device)`` makes UINT32 words of seed 0. Number i of the kernel's sequence, counted from 0
     over all its encodes in the order in which they are encoded, is made of word ``i % 4`` of Philox4x32-10 (Salmon et
-    al., 2011) with the key ``(seed, seed >> 32)`` and the counter ``(i // 4, i // 4 >> 32, 0, 0)``, each reduced to 32
-    bits. Normal numbers are made by the inverse distribution function. A copy goes on from what has been encoded when
-    it is made.
+    al., 2011) with the key ``(seed, seed >> 32)`` and the counter ``(0, 0, i // 4 >> 32, i // 4)``, each reduced to 32
+    bits. A float is made of the 23 highest bits of a word, ``t = floor(word / 2**9) / 2**23``: a uniform one is
+    ``minimum + (maximum - minimum) t``, a normal one ``mean + standard_deviation F^-1(t)`` with F the distribution
+    function. A copy goes on from what has been encoded when it is made.
     """
 
     _position = 0

@@ -37,6 +37,10 @@ from openmps.ops.reduce.reduce import (
 )
 from openmps.types import MPSOffset, MPSRectNoClip, MTLRegion
 
+_LAST = {
+    Reduction.ARGUMENT_MIN: Reduction.LAST_ARGUMENT_MIN,
+    Reduction.ARGUMENT_MAX: Reduction.LAST_ARGUMENT_MAX,
+}
 _PIXELS = "The pixels and images of the {} that are read, cut to it. Default: all. It replaces the offset."
 
 
@@ -154,7 +158,10 @@ class MPSNNReduceUnary(_ReadsRegions, MPSCNNKernel):
     def _lower(self, at: LoweringContext, *images: Value) -> Value | None:
         if self._reduction is None or self._axis is None:
             return super()._lower(at, *images)
-        return Reduce(self._reduction, self._axis)(at.read(images[0]))
+        reduction = self._reduction
+        if reduction in _LAST and self.conventions["argument_ties"] == "last":
+            reduction = _LAST[reduction]
+        return Reduce(reduction, self._axis)(at.read(images[0]))
 
 
 class MPSNNReduceRowMin(MPSNNReduceUnary, reduction=Reduction.MIN, axis=COLUMNS):
@@ -326,7 +333,10 @@ class _WeightedReduction(MPSNNReduceBinary):
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         features, weights = images
-        return ReduceWeighted(self._weighting)(at.read(features), at.read(weights, 1))
+        weighting = self._weighting
+        if weighting is Weighting.MEAN and self.conventions["weighted_mean"] == "weights":
+            weighting = Weighting.WEIGHTS
+        return ReduceWeighted(weighting)(at.read(features), at.read(weights, 1))
 
 
 class MPSNNReduceFeatureChannelsAndWeightsMean(_WeightedReduction):

@@ -71,7 +71,8 @@ class MPSNNReshape(MPSCNNKernel, leaves=MPSNNGradientState):
         return Target(origin.x, origin.y, width, height, first, channels)
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        return Reshape((at.target.channels, at.target.height, at.target.width))(images[0])
+        size = at.target.channels, at.target.height, at.target.width
+        return Reshape(size, self.conventions["reshape_order"] == "planes")(images[0])
 
     def _asked(self, destination: object, *shape: int | None) -> _Reshaped | None:
         """The shape that an encode asks for."""
@@ -166,4 +167,4 @@ class MPSNNReshapeGradient(MPSCNNGradientKernel, of=MPSNNReshape):
             rule = f"must have as many numbers as {self._source_arguments[1]}, {count}"
             got = f"{columns}x{rows}x{read.channels} (width x height x channels)"
             raise MPSArgumentError(self.name, self._source_arguments[0], rule, got)
-        return Reshape(size)(gradient)
+        return Reshape(size, self.conventions["reshape_order"] == "planes")(gradient)

@@ -17,7 +17,7 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.ops.op import Value
 from openmps.ops.resample.resample import CropAndResize, Interpolate
-from openmps.ops.resample.stretch import Stretch
+from openmps.ops.resample.stretch import Corners, Stretch
 from openmps.types import MPSRegion
 
 
@@ -66,6 +66,10 @@ class MPSNNResizeBilinear(_Resizing):
         rows = Stretch.to(at.window.y, self.resize_height, self.align_corners)
         columns = Stretch.to(at.window.x, self.resize_width, self.align_corners)
         return Interpolate(rows, columns, at.edge_mode)(images[0])
+
+
+_CORNERS = {"corners": Corners.CENTRES, "edges": Corners.EDGES, "steps": Corners.STEPS}
+"""By the convention ``region_corners``."""
 
 
 class MPSNNCropAndResizeBilinear(_Resizing):
@@ -117,7 +121,8 @@ class MPSNNCropAndResizeBilinear(_Resizing):
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         regions = at.constant(np.array([_numbers(region) for region in self.regions], np.float64))
-        return CropAndResize((self.resize_height, self.resize_width), at.window)(images[0], regions)
+        corners = _CORNERS[self.conventions["region_corners"]]
+        return CropAndResize((self.resize_height, self.resize_width), at.window, corners)(images[0], regions)
 
 
 def _numbers(region: MPSRegion) -> tuple[float, float, float, float]:

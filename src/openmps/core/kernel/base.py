@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from openmps.checks import KnownAttributes, Labelled, Shown, value_text
+from openmps.convention import Conventions
 from openmps.core.image.allocator import TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.kernel.arguments import channel_offset, clip_rectangle, flags_of
@@ -16,6 +17,7 @@ from openmps.core.kernel.configuration import (
     KernelProperty,
     SourceProperties,
     at_least,
+    chosen_conventions,
 )
 from openmps.core.lifetime import check_is_device
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
@@ -63,7 +65,7 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
         self._property_version = Version()
         self.options = MPSKernelOptions.NONE
         self._device = check_is_device(type(self).__name__, "device", device)
-        self._configuration = Configuration(type(self), device.torch_device.type)
+        self._configuration = Configuration(type(self), device.torch_device.type, values=chosen_conventions())
 
     device = Shown[MTLDevice]("_device", "The device that the kernel runs on.")
 
@@ -86,6 +88,13 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
         twin.__dict__.update(self.__dict__)
         twin._device = device
         twin._configuration = self._configuration.moved(device.torch_device.type)
+        return twin
+
+    def noting(self, conventions: Conventions) -> Self:
+        """The same kernel, all parts shared, which asks these conventions; for those who plan with it."""
+        twin = self._duplicate(self._device)
+        twin._property_version = Version()
+        twin._follow(conventions)
         return twin
 
     def _draft(self, configuration: Configuration) -> Self:

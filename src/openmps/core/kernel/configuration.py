@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Never, NoReturn, Self, TypeVar, overload
 
 from openmps.checks import read_only, value_text
+from openmps.convention import DOCUMENTED, Conventions, current
 from openmps.core.image.storage import Extent
 from openmps.core.numbers import integer
 from openmps.metal.version import Version
@@ -27,6 +28,8 @@ FARTHEST = 2**31 - 1
 """The largest window, stride or dilation, in pixels: beyond every image, and near enough for 64-bit arithmetic."""
 _NO_OFFSET = MPSOffset(0, 0, 0)
 _NONE: Mapping[str, Any] = {}
+_CONVENTIONS = "_conventions"
+"""The name of the conventions among the values, where they are not all the defaults."""
 _MOST_CONFIGURATIONS = 512
 _MOST_PLANS = 256
 """Plans kept with one configuration: a program that meets ever new shapes begins anew then."""
@@ -127,6 +130,8 @@ class Configuration:
             shown = getattr(self.kind, name, None)
             if isinstance(shown, KernelProperty | Fixed) and not name.startswith("_") and not shown.is_default(value):
                 text.append(f"{name} {value_text(value)}")
+        if _CONVENTIONS in self.values:
+            text.append(repr(self.values[_CONVENTIONS]))
         return text
 
     def keep(self, key: Any, plan: T) -> T:
@@ -142,12 +147,30 @@ _recent: deque[Configuration] = deque(maxlen=_MOST_CONFIGURATIONS)
 """Kept though no kernel has them now: a property may be set back."""
 
 
+def chosen_conventions() -> Mapping[str, Any]:
+    """The values that a configuration begins with: the conventions of the block around, but for the defaults."""
+    chosen = current().departures()
+    return {_CONVENTIONS: Conventions(chosen)} if chosen else _NONE
+
+
 class Configured:
     """An object whose properties are one `Configuration`."""
 
     _configuration: Configuration
     _property_version: Version
     """Another one after each change of a property, or of what one is bound to; the kernels of a graph share one."""
+
+    @property
+    def conventions(self) -> Conventions:
+        """What it follows where the framework's documentation leaves a choice: those of the block it was made in.
+
+        Our addition.
+        """
+        return self._configuration.values.get(_CONVENTIONS, DOCUMENTED)
+
+    def _follow(self, conventions: Conventions) -> None:
+        """Follow others from now on."""
+        self._change(**{_CONVENTIONS: conventions})
 
     @property
     def name(self) -> str:

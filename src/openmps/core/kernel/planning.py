@@ -23,11 +23,12 @@ from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.op import Value
-from openmps.types import MPSNNPaddingMethod, MPSRectNoClip
+from openmps.types import MPSImageFeatureChannelFormat, MPSNNPaddingMethod, MPSRectNoClip
 
 _SLICE = 4
 """Feature channels of a texture slice."""
 _CUSTOM = int(MPSNNPaddingMethod.CUSTOM)
+_WHOLE_FORMATS = MPSImageFeatureChannelFormat.UNORM8, MPSImageFeatureChannelFormat.UNORM16
 
 
 class PlannedKernel(KernelProperties, EncodePath):
@@ -132,7 +133,18 @@ class PlannedKernel(KernelProperties, EncodePath):
             # The images of a batch hold one image each, so that those made of one image are images of their own.
             images = extent.images // self._results_per_image
             extent = extent._replace(images=shapes[0].extent.images * self._results_per_image * images)
-        return Sized(Shape(extent, shapes[0].channel_format), images, draft._configuration.settled(), self._is_custom())
+        return Sized(
+            Shape(extent, draft._result_format(shapes[0].channel_format)),
+            images,
+            draft._configuration.settled(),
+            self._is_custom(),
+        )
+
+    def _result_format(self, source: MPSImageFeatureChannelFormat) -> MPSImageFeatureChannelFormat:
+        """How a result that an encode makes is stored."""
+        if source in _WHOLE_FORMATS and self.conventions["result_format"] == "float16":
+            return MPSImageFeatureChannelFormat.FLOAT16
+        return source
 
     def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
         """The result's extent by the built-in policy; places the windows."""
@@ -150,7 +162,9 @@ class PlannedKernel(KernelProperties, EncodePath):
         x = Lengths(extent.width, source.kernel_width, source.stride_x, source.dilation_x)
         y = Lengths(extent.height, source.kernel_height, source.stride_y, source.dilation_y)
         method = int(self._padding.padding_method())
-        return suggested_geometry(method, x, y, is_backwards=self.is_backwards, who=self.name)
+        return suggested_geometry(
+            method, x, y, is_backwards=self.is_backwards, who=self.name, conventions=self.conventions
+        )
 
     def _images_to_make(self, shapes: tuple[Shape, ...]) -> int:
         """Images of a result: those of each source from its offset's z on."""

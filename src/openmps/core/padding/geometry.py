@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from openmps.convention import DOCUMENTED, Conventions
 from openmps.errors import MPSArgumentError
 from openmps.types import MPSNNPaddingMethod as Method
 
@@ -78,7 +79,14 @@ def window_extent(kernel: int, dilation: int) -> int:
 
 
 def axis_placement(
-    source: int, kernel: int, stride: int = 1, dilation: int = 1, method: int = 0, axis: Axis = "x"
+    source: int,
+    kernel: int,
+    stride: int = 1,
+    dilation: int = 1,
+    method: int = 0,
+    axis: Axis = "x",
+    *,
+    floors: bool = False,
 ) -> Placement:
     """Places the windows of a forward filter on one axis.
 
@@ -89,9 +97,9 @@ def axis_placement(
         offset = ke // 2 - before
 
     ``low`` is 1 where the remainder bits send an odd pixel to the low side of this axis (left, top), else 0; ``trunc``
-    rounds toward zero, as C does. ``missing`` is not clamped at 0: surplus pixels are cropped on both sides.
-    Source: MPSNeuralNetworkTypes.h, macOS 10.13 (sample code of MPSNNPadding); that dilated windows count by their
-    extent is our choice.
+    rounds toward zero, as C does, and down with ``floors``. ``missing`` is not clamped at 0: surplus pixels are cropped
+    on both sides. Source: MPSNeuralNetworkTypes.h, macOS 10.13 (sample code of MPSNNPadding); that dilated windows
+    count by their extent is our choice.
 
     Raises `MPSArgumentError` for sizes, strides or dilations below 1, reserved bits, and where no window fits, unless
     the custom bit leaves the last word to a policy object.
@@ -101,12 +109,19 @@ def axis_placement(
     result = -((-source - style * (extent - 1)) // stride)
     _check_result(result, source, kernel, extent, method, axis)
     read = (result - 1) * stride + extent
-    before = _before(read - source, method, axis)
+    before = _before(read - source, method, axis, floors=floors)
     return Placement(result, extent // 2 - before, read, read - source, before)
 
 
 def reverse_placement(
-    source: int, kernel: int, stride: int = 1, dilation: int = 1, method: int = 0, axis: Axis = "x"
+    source: int,
+    kernel: int,
+    stride: int = 1,
+    dilation: int = 1,
+    method: int = 0,
+    axis: Axis = "x",
+    *,
+    floors: bool = False,
 ) -> Placement:
     """Places the windows of a reverse filter (`is_backwards`, such as a transposed convolution) on one axis.
 
@@ -125,7 +140,7 @@ def reverse_placement(
     result = filled + style * (extent - 1)
     _check_result(result, source, kernel, extent, method, axis)
     missing = (style + 1) * (extent - 1)
-    before = _before(missing, method, axis)
+    before = _before(missing, method, axis, floors=floors)
     return Placement(result, 0, filled + missing, missing, before, extent // 2 - before)
 
 
@@ -149,24 +164,37 @@ def exclude_edges_zero_pad(method: int, extent: int) -> int:
 
 
 def suggested_geometry(
-    method: int, x: Lengths, y: Lengths, *, is_backwards: bool = False, who: str = "MPSNNPadding"
+    method: int,
+    x: Lengths,
+    y: Lengths,
+    *,
+    is_backwards: bool = False,
+    who: str = "MPSNNPadding",
+    conventions: Conventions = DOCUMENTED,
 ) -> Geometry:
     """Result size and offsets that ``method`` gives a kernel, before any custom step. Remembers earlier answers.
+
+    The conventions ``alignment`` and ``negative_remainder`` choose where the header can be read in two ways.
 
     With the custom bit a size below 1 is returned rather than refused, since the policy object may still enlarge it.
     Raises as `axis_placement`, in the name of ``who``.
     """
+    method = int(method)
+    if method & _ALIGN_MASK and conventions["alignment"] == "reading":
+        method ^= _ALIGN_MASK
     try:
-        return _geometry(int(method), is_backwards, x, y)
+        truncated, floored = (_geometry(method, is_backwards, x, y, floors) for floors in (False, True))
+        is_floored = truncated != floored and conventions["negative_remainder"] == "floor"
+        return floored if is_floored else truncated
     except MPSArgumentError as error:
         raise MPSArgumentError(who, error.argument, error.rule, error.got, error.remedy) from None
 
 
 @lru_cache(maxsize=4096)
-def _geometry(method: int, is_backwards: bool, x: Lengths, y: Lengths) -> Geometry:
+def _geometry(method: int, is_backwards: bool, x: Lengths, y: Lengths, floors: bool) -> Geometry:
     place = reverse_placement if is_backwards else axis_placement
-    across = place(*x, method=method, axis="x")
-    down = place(*y, method=method, axis="y")
+    across = place(*x, method=method, axis="x", floors=floors)
+    down = place(*y, method=method, axis="y", floors=floors)
     return Geometry(across.result, down.result, across.offset, down.offset, across.kernel_offset, down.kernel_offset)
 
 
@@ -190,14 +218,14 @@ def checked_method(method: int) -> int:
     return method
 
 
-def _before(missing: int, method: int, axis: Axis) -> int:
+def _before(missing: int, method: int, axis: Axis, *, floors: bool) -> int:
     """The part of the missing pixels that lies on the low side (left, top)."""
     align = method & _ALIGN_MASK
     if align != _ALIGN_CENTERED:
         return missing if align == _ALIGN_TOP_LEFT else 0
     total = missing + (0 if method & _REMAINDER_HIGH[axis] else 1)
     # Toward zero, as C divides: // would round a negative total down.
-    return total // 2 if total >= 0 else -(-total // 2)
+    return total // 2 if total >= 0 or floors else -(-total // 2)
 
 
 def _checked_style(source: int, kernel: int, stride: int, dilation: int, method: int, axis: Axis) -> int:

@@ -12,6 +12,7 @@ from operator import index
 from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
 from openmps.checks import KnownAttributes
+from openmps.convention import DOCUMENTED, Conventions, current
 from openmps.core.padding.geometry import checked_method
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.selectors import Factory
@@ -25,9 +26,17 @@ _TENSORFLOW_VALID = _Method.SIZE_VALID_ONLY | _Method.ALIGN_BOTTOM_RIGHT
 _AVERAGE_POOLING = _Method.CUSTOM | _TENSORFLOW_SAME
 _AVERAGE_POOLING_VALID = _Method.CUSTOM | _TENSORFLOW_VALID | _Method.ADD_REMAINDER_TO_BOTTOM_RIGHT
 
+_AVERAGE_POOLINGS = {"prose": _AVERAGE_POOLING, "code": _Method.CUSTOM | _Method.SIZE_SAME}
+_AVERAGE_POOLINGS_VALID = {
+    "bottom_right": _AVERAGE_POOLING_VALID,
+    "plain": _Method.CUSTOM,
+    "remainder": _Method.CUSTOM | _Method.ADD_REMAINDER_TO_BOTTOM_RIGHT,
+}
+_PRESETS = {"average_preset": _AVERAGE_POOLINGS, "average_valid_preset": _AVERAGE_POOLINGS_VALID}
+"""The methods of the presets by conventions."""
 _NICKNAMES = {
-    int(_AVERAGE_POOLING): "TensorFlow average pooling",
-    int(_AVERAGE_POOLING_VALID): "TensorFlow average pooling, valid only",
+    **{int(method): "TensorFlow average pooling" for method in _AVERAGE_POOLINGS.values()},
+    **{int(method): "TensorFlow average pooling, valid only" for method in _AVERAGE_POOLINGS_VALID.values()},
 }
 _SIZE_WORDS = {
     int(_Method.SIZE_VALID_ONLY): "valid only",
@@ -49,6 +58,12 @@ _EXTRA_WORDS = {
     int(_Method.CUSTOM): "custom",
     int(_Method.EXCLUDE_EDGES): "edges excluded",
 }
+
+
+def _presets() -> set[int]:
+    """The methods with the custom bit that are presets of average pooling: the default's, and those of the block."""
+    now = current()
+    return {int(methods[each[name]]) for name, methods in _PRESETS.items() for each in (DOCUMENTED, now)}
 
 
 @runtime_checkable
@@ -75,7 +90,8 @@ class MPSNNDefaultPadding(KnownAttributes):
 
     Equal methods give the same object: ``MPSNNDefaultPadding(16) is MPSNNDefaultPadding(16)``. Policies compare and
     hash by method. A method with the custom bit needs an object with a step of its own and raises `MPSArgumentError`,
-    except for the two average-pooling presets (0x401C and 0x400E), which set the kernel's edge mode to clamp.
+    except for the two average-pooling presets (0x401C and 0x400E, or those of other conventions in their block), which
+    set the kernel's edge mode to clamp.
     """
 
     __slots__ = ("_method",)
@@ -85,9 +101,7 @@ class MPSNNDefaultPadding(KnownAttributes):
     def __new__(cls, method: MPSNNPaddingMethod | int) -> Self:
         """The one policy of ``method``; subclasses get an object each time."""
         value = checked_method(checked_integer(cls.__name__, "method", method))
-        if cls is MPSNNDefaultPadding and value in cls._shared:
-            return cast("Self", cls._shared[value])
-        if value & _CUSTOM and value not in _NICKNAMES and not cls._has_own_step():
+        if value & _CUSTOM and value not in _presets() and not cls._has_own_step():
             raise MPSArgumentError(
                 cls.__name__,
                 "method",
@@ -95,6 +109,8 @@ class MPSNNDefaultPadding(KnownAttributes):
                 f"{value:#x}",
                 "Write a class with padding_method() and destination_image_descriptor(), or use ExplicitPadding",
             )
+        if cls is MPSNNDefaultPadding and value in cls._shared:
+            return cast("Self", cls._shared[value])
         policy = super().__new__(cls)
         policy._method = MPSNNPaddingMethod(value)
         # setdefault: two threads that ask at once get one object.
@@ -125,7 +141,7 @@ class MPSNNDefaultPadding(KnownAttributes):
         Clamp makes average pooling divide by the pixels inside the image. The edge mode stays on the kernel.
         macOS 10.13.4.
         """
-        return cls(_AVERAGE_POOLING)
+        return cls(_AVERAGE_POOLINGS[current()["average_preset"]])
 
     @classmethod
     def padding_for_tensorflow_average_pooling_valid_only(cls) -> Self:
@@ -133,9 +149,17 @@ class MPSNNDefaultPadding(KnownAttributes):
 
         macOS 10.13.4; the header does not print the method.
         """
-        return cls(_AVERAGE_POOLING_VALID)
+        return cls(_AVERAGE_POOLINGS_VALID[current()["average_valid_preset"]])
 
     padding = Factory("paddingWithMethod:")
+
+    @property
+    def conventions(self) -> Conventions:
+        """The conventions by which its method is that of a preset; see `conventions`. Our addition."""
+        return Conventions({
+            name: choice for name, methods in _PRESETS.items()
+            for choice, method in methods.items() if method == self._method
+        })  # fmt: skip
 
     def padding_method(self) -> MPSNNPaddingMethod:
         """The bits that size the result and place the window."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import flag
+from openmps.convention import current
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.padding.geometry import Lengths, suggested_geometry, window_extent
 from openmps.core.padding.names import MPSGetPaddingPolicy
@@ -206,7 +207,7 @@ def explain_padding(
 
 def _explain(policy: MPSNNPadding, x: Lengths, y: Lengths, axes: int, backwards: bool) -> PaddingExplanation:
     """Goes the way of an encode: the method's geometry, then the custom step, then reads what the kernel was given."""
-    geometry = suggested_geometry(policy.padding_method(), x, y, is_backwards=backwards)
+    geometry = suggested_geometry(policy.padding_method(), x, y, is_backwards=backwards, conventions=current())
     # The part of a kernel that a policy reads and sets.
     kernel = SimpleNamespace(
         label=None,

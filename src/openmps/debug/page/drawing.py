@@ -11,7 +11,7 @@ from openmps.debug.labels import step_places
 from openmps.debug.page.placement import is_placed, placement, sides
 from openmps.graph.compile.program import Program, Stage
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes.node import MPSNNGradientFilterNode, MPSNNImageNode, row_of
+from openmps.graph.nodes.node import MPSNNGradientFilterNode, MPSNNImageNode, handle_label, row_of
 from openmps.graph.nodes.rows import Row
 from openmps.graph.run.trace import gradient_images, layer_names
 from openmps.graph.summary import SummaryRow, summary_rows
@@ -49,7 +49,7 @@ class Drawing:
     def _sources(self) -> Iterator[dict[str, Any]]:
         for index, node in enumerate(self.program.inputs):
             descriptor = self.program.descriptors[node]
-            label = (None if node.handle is None else node.handle.label()) or f"source {index}"
+            label = handle_label(node.handle) or f"source {index}"
             lengths = [descriptor.width, descriptor.height, descriptor.feature_channels]
             yield {
                 "label": label,

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from openmps.convention import DOCUMENTED, Conventions, conventions
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSTypeError
 from openmps.formats.archive import forms
 from openmps.formats.archive.sources import StandIns
@@ -58,6 +61,17 @@ class ValueReader(Protocol):
         ...
 
 
+def conventions_entry(thing: object) -> dict[str, Any]:
+    """What an entry says of the conventions of a kernel, a graph or a policy: nothing of the defaults."""
+    chosen = thing.conventions.departures() if isinstance(thing, MPSKernel | MPSNNDefaultPadding) else {}
+    return {"conventions": chosen} if chosen else {}
+
+
+def made_with(entry: Mapping[str, Any]) -> Conventions:
+    """The block in which the object of an entry is made: nothing of those around it."""
+    return conventions(**{**DOCUMENTED, **entry.get("conventions", {})})
+
+
 class GraphWriter:
     """Turns one graph into an entry of a document."""
 
@@ -80,6 +94,7 @@ class GraphWriter:
         others = [image for image in interface.intermediates if image not in interface.exported]
         return {
             "class": MPSNNGraph.__name__,
+            **conventions_entry(self._graph),
             "inputs": [self._image(image) for image in interface.inputs],
             "filters": [self._filter(node, kernel) for node, kernel in self._graph.kernels.items()],
             "input_states": [self._input_state(state) for state in interface.input_states],
@@ -164,7 +179,11 @@ class GraphReader:
         self._filters: list[MPSNNFilterNode] = []
 
     def graph(self, entry: dict[str, Any]) -> MPSNNGraph:
-        """The graph of an entry."""
+        """The graph of an entry, with the conventions that it was made with."""
+        with made_with(entry):
+            return self._made(entry)
+
+    def _made(self, entry: dict[str, Any]) -> MPSNNGraph:
         for given in entry["inputs"]:
             self._images.append(self._image(given))
         inputs = list(self._images)

@@ -15,7 +15,7 @@ from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.archive import forms
 from openmps.formats.archive.container import Arrays
-from openmps.formats.archive.graphs import GraphReader, GraphWriter
+from openmps.formats.archive.graphs import GraphReader, GraphWriter, conventions_entry, made_with
 from openmps.formats.archive.sources import StandIns
 from openmps.formats.arrays import to_stored
 from openmps.graph.graph import MPSNNGraph
@@ -100,6 +100,7 @@ class Writer:
             given = forms.arguments(thing, self.stand_ins)
             return {
                 "class": kind.__name__,
+                **conventions_entry(thing),
                 "arguments": {name: self.value(value) for name, value in given.items()},
                 "properties": self.properties(thing, forms.properties(kind) - given.keys(), {}),
             }
@@ -233,8 +234,9 @@ class Reader:
         given = {name: self.value(value) for name, value in entry["arguments"].items()}
         if "device" in given:
             raise TypeError("a device is never archived")
-        thing = kind(self._device, **given) if forms.takes_device(kind) else kind(**given)
-        self.set_properties(thing, entry["properties"])
+        with made_with(entry):
+            thing = kind(self._device, **given) if forms.takes_device(kind) else kind(**given)
+            self.set_properties(thing, entry["properties"])
         return thing
 
     def set_properties(self, thing: Any, given: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from openmps.formats.archive.sources import StandIns
 from openmps.formats.onnx.model import Array
 from openmps.graph.compile.program import Program
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes.node import MPSNNImageNode
+from openmps.graph.nodes.node import MPSNNImageNode, handle_label
 
 _OPSET, _IR = 21, 10
 _BATCH = "N"
@@ -40,7 +40,7 @@ class Writer:
     def name(self, image: MPSNNImageNode) -> str:
         """The name of an image: its handle's label, if that is not taken."""
         if image not in self._names:
-            label = None if image.handle is None else image.handle.label()
+            label = handle_label(image.handle)
             producer = image.producer
             made = None if producer is None else producer.label
             self._names[image] = self.fresh(label or made or ("input" if producer is None else "image"))

@@ -20,7 +20,14 @@ from openmps.graph.compile.interface import source_label
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import neuron
 from openmps.graph.nodes.catalog import SINCE, rows
-from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode, row_of
+from openmps.graph.nodes.node import (
+    MPSNNFilterNode,
+    MPSNNGradientFilterNode,
+    MPSNNImageNode,
+    MPSNNStateNode,
+    handle_label,
+    row_of,
+)
 from openmps.graph.nodes.rows import Form, Row
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNYOLOLossDescriptor
 from openmps.types import (
@@ -89,7 +96,7 @@ class Nodes:
         """Write the source images; the labels by which the graph asks for them."""
         labels: list[str] = []
         for place, image in enumerate(self._interface.inputs):
-            given = None if image.handle is None else image.handle.label()
+            given = handle_label(image.handle)
             label = source_label(place) if given is None else given
             variable = self._images[image] = self._text.names.take(label)
             labels.append(label)
@@ -278,7 +285,7 @@ class Nodes:
             self._exported(state, variable, state in self._interface.result_states)
         labels = getattr(node, "input_labels", None)
         if isinstance(labels, MPSNNStateNode):
-            label = None if labels.handle is None else labels.handle.label()
+            label = handle_label(labels.handle)
             self._text.use(template("handle"))
             self._text.line(
                 f"{self._filters[node]}.inputLabels.handle = {self._text.model}Handle({string(label or 'labels')})"
@@ -305,13 +312,14 @@ class Nodes:
 
     def _is_shown(self, state: MPSNNStateNode) -> bool:
         """Whether there is something to set on a state."""
-        has_label = state.handle is not None and state.handle.label() is not None
+        has_label = handle_label(state.handle) is not None
         return has_label or state in self._interface.result_states or state.synchronize_resource
 
     def _exported(self, thing: MPSNNImageNode | MPSNNStateNode, variable: str, is_exported: bool) -> None:
-        if thing.handle is not None and thing.handle.label() is not None:
+        label = handle_label(thing.handle)
+        if label is not None:
             self._text.use(template("handle"))
-            self._text.line(f"{variable}.handle = {self._text.model}Handle({string(thing.handle.label() or '')})")
+            self._text.line(f"{variable}.handle = {self._text.model}Handle({string(label)})")
         if is_exported:
             self._text.line(f"{variable}.exportFromGraph = true")
         if thing.synchronize_resource:

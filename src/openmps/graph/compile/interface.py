@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from openmps.checks import flag, of_kind
+from openmps.convention import current
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.compile.passes import Network
-from openmps.graph.nodes.node import Handle, MPSHandle, MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.nodes.node import (
+    Handle,
+    MPSHandle,
+    MPSNNFilterNode,
+    MPSNNImageNode,
+    MPSNNStateNode,
+    handle_label,
+)
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle
 
 
@@ -53,6 +62,17 @@ def source_label(place: int) -> str:
     return f"source {place}"
 
 
+def _in_order(
+    exported: list[MPSNNImageNode], others: list[MPSNNImageNode], filters: Sequence[MPSNNFilterNode]
+) -> list[MPSNNImageNode]:
+    """Exported images and further results as encodes append them."""
+    order = current()["intermediate_order"] if exported and others else "exported"
+    if order == "made":
+        images = {*exported, *others}
+        return [node.result_image for node in filters if node.result_image in images]
+    return others + exported if order == "results" else exported + others
+
+
 class Interface:
     """The image and state nodes that a graph shares with its user. Read from the nodes once, when the graph is made.
 
@@ -70,8 +90,8 @@ class Interface:
         self.exported = [node.result_image for node in filters if node.result_image.export_from_graph]
         """Exported images as they are made."""
         others = [image for image in results.wanted() if image is not self.result and image not in self.exported]
-        self.intermediates = self.exported + others
-        """Exported images as they are made, then the other results."""
+        self.intermediates = _in_order(self.exported, others, filters)
+        """Exported images as they are made, then the other results, by the convention ``intermediate_order``."""
         states = [state for node in filters for state in node.result_states or ()]
         self.result_states = [state for state in states if state.export_from_graph]
         """Exported states as they are made."""
@@ -96,20 +116,28 @@ class Interface:
             source: sum([*node.sources, *node.source_states].count(source) for node in filters) or 1
             for source in (*self.inputs, *self.input_states)
         }
+        self._takes_all_reads = not any(reads > 1 for reads in self._reads.values()) or (
+            current()["source_reads"] == "enough"
+        )
         self._handles: dict[MPSNNImageNode | MPSNNStateNode, MPSHandle] = {}
 
     def outputs(self) -> list[MPSNNImageNode]:
         """Every image that leaves the graph."""
         return [self.result, *self.intermediates] if self.result_is_needed else self.intermediates
 
+    def taken(self, node: MPSNNImageNode | MPSNNStateNode) -> int:
+        """How many reads an encode takes of a temporary input that has so many."""
+        reads = self._reads[node]
+        return reads if reads == 1 or self._takes_all_reads else 1
+
     def reads(self, node: MPSNNImageNode | MPSNNStateNode) -> int:
         """How often the filters read an input."""
         return self._reads[node]
 
     def handle(self, node: MPSNNImageNode | MPSNNStateNode) -> MPSHandle:
-        """The node's handle, or one of the graph's own for a node without."""
+        """The node's handle, an image where that is the user's, or one of the graph's own for a node without."""
         if node.handle is not None:
-            return node.handle
+            return cast(MPSHandle, node.handle)
         return self._handles.setdefault(node, Handle())
 
     def handles(self, nodes: Sequence[MPSNNImageNode | MPSNNStateNode]) -> list[MPSHandle]:
@@ -120,7 +148,7 @@ class Interface:
         """What errors say that a list of what belongs to some inputs must be."""
         if not nodes:
             return "must be empty"
-        labels = [handle.label() for handle in self.handles(nodes)]
+        labels = [handle_label(handle) for handle in self.handles(nodes)]
         named = ", ".join("one without a label" if label is None else repr(label) for label in labels)
         count = f"must have {len(nodes)} entr{'y' if len(nodes) == 1 else 'ies'}, one for each input"
         return count if not any(labels) else f"{count}: {named}"

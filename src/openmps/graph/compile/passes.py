@@ -15,9 +15,11 @@ pass                  needs                                        ensures
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from openmps.convention import current
 from openmps.errors import MPSArgumentError
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.nodes.trainable import wants_parameter_gradients
@@ -47,7 +49,27 @@ def reachable(results: Sequence[MPSNNImageNode]) -> Network:
             rule, got = "must be made by a filter node", "an input image node"
             raise MPSArgumentError("MPSNNGraph", "result_image", rule, got, "Pass the result_image of a filter node")
         _visit(result.producer, network, done)
+    if len(network.images) + len(network.states) > 1 and current()["source_order"] == "breadth":
+        met = _breadth_first(results)
+        network.images.sort(key=met.__getitem__)
+        network.states.sort(key=met.__getitem__)
     return network
+
+
+def _breadth_first(results: Sequence[MPSNNImageNode]) -> dict[MPSNNImageNode | MPSNNStateNode, int]:
+    """The place of each image and state among those met by filters, nearest to the results first."""
+    met: dict[MPSNNImageNode | MPSNNStateNode, int] = {}
+    waiting = deque(result.producer for result in results)
+    done: set[MPSNNFilterNode] = set()
+    while waiting:
+        node = waiting.popleft()
+        if node is None or node in done:
+            continue
+        done.add(node)
+        for source in (*node.sources, *node.source_states):
+            met.setdefault(source, len(met))
+            waiting.append(source.producer)
+    return met
 
 
 def check_listed(network: Network) -> None:

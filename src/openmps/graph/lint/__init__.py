@@ -6,16 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from openmps.checks import of_kind
+from openmps.convention.table import CONVENTIONS, MACHINES
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.lint import limits, numbers, placing, system
-from openmps.graph.lint.findings import Finding, LintReport, Magnitude, Severity, sorted_findings
+from openmps.graph.lint.findings import (
+    Finding,
+    LintReport,
+    Magnitude,
+    OpenReading,
+    Severity,
+    sorted_findings,
+)
 from openmps.graph.lint.samples import Samples, batches_of, peaks
 from openmps.graph.lint.target import Target
 from openmps.graph.lint.view import View
 
-__all__ = ["RULES", "Finding", "LintReport", "Magnitude", "Rule", "Severity", "lint"]
+__all__ = ["RULES", "Finding", "LintReport", "Magnitude", "OpenReading", "Rule", "Severity", "lint"]
 
 _SHAPES, _TARGET, _SAMPLES = "the shapes of source images", "a target", "samples"
 
@@ -63,9 +71,10 @@ def lint(
 
     Rules on shapes need ``image_descriptors``, one for each of ``graph.source_image_handles``, or samples. ``target``
     names the oldest system that the graph is to run on, ``macos-10.14`` or ``ios-12``: classes and properties that came
-    later are errors. ``samples`` are arrays ``[images, height, width, channels]`` by the labels of the source images:
-    they are run in float32, and the largest magnitude of every image is held against float16's 65,504. Uint8 numbers
-    stand for 0 to 1.
+    later are errors. Where shapes are known, the report names each open reading of the documentation that the graph
+    depends on; see `conventions`. ``samples`` are arrays ``[images, height, width, channels]`` by the labels of the
+    source images: they are run in float32, and the largest magnitude of every image is held against float16's 65,504.
+    Uint8 numbers stand for 0 to 1.
 
     The rules are those of the framework's headers and of Metal's textures; no device is asked. What `Finding` says of
     a device that nobody has tried is what the headers say.
@@ -83,7 +92,20 @@ def lint(
     has = {_SHAPES: program is not None, _TARGET: parsed is not None, _SAMPLES: arrays is not None, "": True}
     found = [finding for rule in RULES if has[rule.needs] for finding in rule.check(view)]
     left_out = [f"{', '.join(rule.names)}, which needs {rule.needs}" for rule in RULES if not has[rule.needs]]
-    return LintReport(sorted_findings(found), tuple(left_out), tuple(_magnitudes(view)))
+    if given is None:
+        left_out.append(f"conventions, which needs {_SHAPES}")
+    readings = () if given is None else tuple(_readings(graph, given))
+    return LintReport(sorted_findings(found), tuple(left_out), tuple(_magnitudes(view)), readings)
+
+
+def _readings(graph: MPSNNGraph, given: Sequence[MPSImageDescriptor]) -> Iterator[OpenReading]:
+    """The conventions on which encodes of such images depend, in the order of the table."""
+    asked = graph.conventions_asked(given)
+    for name, row in CONVENTIONS.items():
+        if name in asked:
+            choice = graph.conventions[name]
+            proven = tuple(machine for machine, choices in MACHINES.items() if choices.get(name) == choice)
+            yield OpenReading(name, choice, row.asks, proven)
 
 
 def _magnitudes(view: View) -> Iterator[Magnitude]:

@@ -60,17 +60,30 @@ class Magnitude(NamedTuple):
     magnitude: float
 
 
+class OpenReading(NamedTuple):
+    """A convention on which the graph depends: the framework's documentation leaves a choice there."""
+
+    name: str
+    choice: str
+    """What the graph follows."""
+    asks: str
+    """The question."""
+    proven: tuple[str, ...]
+    """Machines that were seen to choose so; none where openmps' reading is all that there is."""
+
+
 @dataclass(frozen=True, slots=True)
 class LintReport:
     """The findings of a graph, errors first, in the order of its filters; printable as a table of 80 columns.
 
     ``left_out`` are the rules that were not tried, each with what it needs. ``magnitudes`` has a row for each filter
-    where samples were run.
+    where samples were run, ``conventions`` one for each open reading that the graph depends on, where shapes are known.
     """
 
     findings: tuple[Finding, ...]
     left_out: tuple[str, ...] = ()
     magnitudes: tuple[Magnitude, ...] = ()
+    conventions: tuple[OpenReading, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -91,6 +104,9 @@ class LintReport:
             lines.append("largest magnitudes of results")
             cells = [(*each[:3], f"{each.magnitude:.6g}") for each in self.magnitudes]
             lines += _rows(cells)
+        for each in self.conventions:
+            seen = f"as {' and '.join(each.proven)} did" if each.proven else "which no Mac has shown"
+            lines += _wrapped(f"open: {each.asks} Here: {each.choice}, {seen} ({each.name}).", "")
         lines.append(", ".join(counted(len(self.of(each)), each.value) for each in Severity))
         return "\n".join([*lines, *(part for each in self.left_out for part in _wrapped(f"not tried: {each}", ""))])
 

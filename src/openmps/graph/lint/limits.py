@@ -64,7 +64,7 @@ def sub_pixels(view: View) -> Iterator[Finding]:
 
 
 def concatenations(view: View) -> Iterator[Finding]:
-    """Each source of a concatenation begins at a multiple of 4 channels, with zeros before it."""
+    """Each source of a concatenation begins at a multiple of 4 channels, behind fillers."""
     for node, _ in view.layers():
         if not isinstance(node, MPSNNConcatenationNode):
             continue
@@ -73,7 +73,7 @@ def concatenations(view: View) -> Iterator[Finding]:
         if any(count % _SLICE for count in counts):
             yield view.finding(
                 Severity.WARNING, "concatenation", node,
-                "each source is padded with zeros to a multiple of 4 channels, which other frameworks do not do",
+                "each source is filled up to a multiple of 4 channels, which other frameworks do not do",
                 f"sources of {', '.join(map(str, counts))} channels",
                 "Give the layer behind it weights of zero for the gaps, or make the channels multiples of 4",
             )  # fmt: skip

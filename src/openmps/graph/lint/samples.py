@@ -16,7 +16,7 @@ from openmps.graph.compile.interface import Results
 from openmps.graph.compile.passes import Network
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.lint.view import Peak
-from openmps.graph.nodes.node import MPSNNImageNode
+from openmps.graph.nodes.node import MPSNNImageNode, handle_label
 from openmps.types import MPSImageFeatureChannelFormat
 
 _FULL = MPSImageFeatureChannelFormat.FLOAT32
@@ -28,7 +28,7 @@ Samples = Mapping[str, Any]
 
 def batches_of(graph: MPSNNGraph, samples: Samples) -> list[Any]:
     """The arrays in the order of the graph's source images; one image alone needs no label."""
-    handles = [handle.label() for handle in graph.source_image_handles]
+    handles = [handle_label(handle) for handle in graph.source_image_handles]
     if not isinstance(samples, Mapping) or not samples or not all(isinstance(name, str) for name in samples):
         rule = "must be arrays by the labels of the source images"
         raise MPSTypeError("lint", "samples", rule, type(samples).__name__, "Pass {'image': array}")

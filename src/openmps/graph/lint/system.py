@@ -13,7 +13,7 @@ from openmps.graph.nodes import neuron
 from openmps.graph.nodes.catalog import SINCE
 from openmps.graph.nodes.convolution import MPSCNNConvolutionGradientNode
 from openmps.graph.nodes.loss import MPSCNNYOLOLossNode
-from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, handle_label
 from openmps.graph.nodes.releases import FIRST
 from openmps.graph.nodes.trainable import TrainableNode
 from openmps.types import (
@@ -102,7 +102,7 @@ def exports(view: View) -> Iterator[Finding]:
 def labels(view: View) -> Iterator[Finding]:
     """Source images are told apart by the labels of their handles."""
     for kind, nodes in (("image", view.graph.interface.inputs), ("state", view.graph.interface.input_states)):
-        named = [None if node.handle is None else node.handle.label() for node in nodes]
+        named = [handle_label(node.handle) for node in nodes]
         if len(named) > 1 and (None in named or len(set(named)) < len(named)):
             yield view.finding(
                 Severity.NOTE, "labels", None,

@@ -13,7 +13,7 @@ from openmps.graph.compile.program import Program
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.lint.findings import Finding, Severity
 from openmps.graph.lint.target import Target
-from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode, handle_label
 from openmps.types import MPSImageFeatureChannelFormat
 
 FLOAT16_LIMIT = 65504.0
@@ -67,7 +67,7 @@ class View:
 
     def label_of(self, image: MPSNNImageNode) -> str:
         """The label of an image's handle, or the filter that makes it."""
-        label = None if image.handle is None else image.handle.label()
+        label = handle_label(image.handle)
         if label is not None:
             return repr(label)
         return "a source image" if image.producer is None else f"the result of {self.where(image.producer)}"

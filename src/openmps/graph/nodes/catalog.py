@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from openmps.convention import current
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent
 from openmps.core.kernel.encode import ImageKernel
@@ -492,6 +493,9 @@ def make_kernel(node: MPSNNFilterNode, device: MTLDevice) -> ImageKernel:
         remedy = "Use a subclass of it, MPSCNNPoolingMaxNode instead of MPSCNNPoolingNode for example"
         raise MPSTypeError("MPSNNGraph", "node", "must be of a class that has a kernel", repr(node), remedy)
     kernel = row.make(node, device)
+    is_scaled = isinstance(node, arithmetic.MPSNNAdditionNode) and node.primary_scale != 1.0
+    if is_scaled and current()["graph_primary_scale"] == "dropped":
+        kernel.primary_scale = 1.0
     kernel.padding = node.padding_policy
     kernel.destination_image_allocator = node.result_image.image_allocator
     kernel.label = node.label or kernel.label

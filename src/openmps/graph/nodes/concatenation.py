@@ -18,8 +18,9 @@ from openmps.graph.nodes.node import (
 class MPSNNConcatenationNode(MPSNNFilterNode):
     """Concatenation of feature channels (MPSNNGraphNodes.h, macOS 10.13).
 
-    Each source is padded with zeros to a multiple of 4 channels, the last one too: 7 and 11 channels give 20, the
-    second source starts at channel 8.
+    Each source is filled up to a multiple of 4 channels, the last one too: 7 and 11 channels give 20, the second source
+    starts at channel 8. Fillers are 0, but for the fourth channel of a source of one or two channels, which is 1: what
+    a Mac reads of such a texture.
     """
 
     def __init__(self, sources: Sequence[MPSNNImageNode]) -> None:

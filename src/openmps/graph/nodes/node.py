@@ -23,7 +23,7 @@ from openmps.checks import (
     of_kind,
     or_none,
 )
-from openmps.core.image.image import MPSImageAllocator
+from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -55,6 +55,21 @@ class Handle(KnownAttributes):
         return f"Handle({self._label!r})"
 
 
+def handle_label(handle: MPSHandle | MPSImage | None) -> str | None:
+    """The readable name of a handle, if it has one. An image, which may be a handle, is called by its own label."""
+    if handle is None or isinstance(handle, MPSImage):
+        return None if handle is None else handle.label
+    return handle.label()
+
+
+_labelled = having("label", "must have a label(), or be an MPSImage", 'Pass Handle("a name")')
+
+
+def _checked_handle(who: str, argument: str, value: object) -> MPSHandle | MPSImage:
+    """An image, or what has a ``label()``."""
+    return value if isinstance(value, MPSImage) else _labelled(who, argument, value)
+
+
 class _Exportable(NamedAttributes):
     """What image and state nodes share: a handle, a producer, and whether an encode hands them out."""
 
@@ -63,14 +78,14 @@ class _Exportable(NamedAttributes):
     synchronize_resource: bool = False
     """Whether the CPU will look at it (macOS 10.13.4): memory is coherent, so it changes nothing. Default False."""
 
-    def __init__(self, handle: MPSHandle | None, producer: MPSNNFilterNode | None) -> None:
+    def __init__(self, handle: MPSHandle | MPSImage | None, producer: MPSNNFilterNode | None) -> None:
         self.handle = handle
         self._producer = producer
 
-    handle = Checked["MPSHandle | None"](
+    handle = Checked["MPSHandle | MPSImage | None"](
         None,
-        or_none(having("label", "must have a label()", 'Pass Handle("a name")')),
-        "Any object with a ``label()``, by which the user knows it; None by default.",
+        or_none(_checked_handle),
+        "Any object with a ``label()``, or an image, by which the user knows it; None by default.",
     )
     producer = Shown["MPSNNFilterNode | None"](
         "_producer", "The filter node that makes it; None for an input of the graph."
@@ -78,7 +93,8 @@ class _Exportable(NamedAttributes):
 
     def __repr__(self) -> str:
         made = f" of {self._producer!r}" if self._producer is not None else " (input)"
-        label = f" {self.handle.label()!r}" if self.handle is not None else ""
+        text = handle_label(self.handle)
+        label = "" if text is None else f" {text!r}"
         return f"<{type(self).__name__}{label}{made}>"
 
 
@@ -109,11 +125,11 @@ class MPSNNImageNode(_Exportable):
         "Filter nodes have it: call training_graph() of the loss node, which goes back from there",
     )
 
-    def __init__(self, handle: MPSHandle | None = None, *, producer: MPSNNFilterNode | None = None) -> None:
+    def __init__(self, handle: MPSHandle | MPSImage | None = None, *, producer: MPSNNFilterNode | None = None) -> None:
         super().__init__(handle, producer)
 
     @classmethod
-    def exported_node(cls, handle: MPSHandle | None = None) -> MPSNNImageNode:
+    def exported_node(cls, handle: MPSHandle | MPSImage | None = None) -> MPSNNImageNode:
         """A node whose image is exported; the image is still a temporary one."""
         node = cls(handle)
         node.export_from_graph = True

@@ -391,12 +391,12 @@ def count_reads(interface: Interface, sources: Sequence[Images], states: Sequenc
     for node, images in zip(interface.inputs, sources, strict=True):
         fewest = fewest_reads(images)
         if fewest is not None:
-            reads = interface.reads(node)
+            reads = interface.taken(node)
             images.count_read(reads if fewest >= reads else 1)
     for node, batch in zip(interface.input_states, states, strict=True):
         for state in batch.counted():
             if state.lives_on is not None:
-                reads = interface.reads(node)
+                reads = interface.taken(node)
                 state.count_read(reads if state.read_count >= reads else 1)
 
 

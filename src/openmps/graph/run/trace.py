@@ -20,7 +20,7 @@ from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.compile.interface import source_label
 from openmps.graph.compile.program import Program, Stage
-from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, row_of
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, handle_label, row_of
 from openmps.graph.nodes.rows import Row
 from openmps.graph.run.non_finite import CheckedEncoding
 from openmps.ops.elements import decode
@@ -256,7 +256,7 @@ class Tracer:
 
     def _keep_program(self, program: Program, given: Mapping[Input, Any], made: Mapping[str, Any]) -> None:
         for index, node in enumerate(program.inputs):
-            label = None if node.handle is None else node.handle.label()
+            label = handle_label(node.handle)
             form = program.descriptors[node].channel_format
             label = self._fresh(label or source_label(index))
             self._keep(label, label, TracedKind.SOURCE, "MPSImage", form, given.get(Input(Role.SOURCE, str(index))))

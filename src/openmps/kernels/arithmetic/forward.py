@@ -90,6 +90,9 @@ class MPSCNNArithmetic(MPSCNNBinaryKernel[MPSCNNArithmeticGradientState], leaves
         read = list(zip(self._sources, (shape.extent for shape in shapes), strict=True))
         width = max(extent.width if source.stride_x else 1 for source, extent in read)
         height = max(extent.height if source.stride_y else 1 for source, extent in read)
+        primary = shapes[0].extent
+        if (width, height) != (primary.width, primary.height) and self.conventions["broadcast_size"] == "primary":
+            width, height = primary.width, primary.height
         channels = [self._channels_read(index, extent.channels) for index, (_, extent) in enumerate(read)]
         return Extent(width, height, self._result_channels(tuple(channels)), self._images_to_make(shapes))
 

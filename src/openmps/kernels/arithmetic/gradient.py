@@ -81,7 +81,8 @@ class MPSCNNArithmeticGradient(MPSCNNGradientKernel):
             super()._check_channels(sources)
 
     def _needs_saved(self, record: ForwardRecord) -> bool:
-        return isinstance(record.parameters, ArithmeticParameters) and record.parameters.is_limited
+        is_limited = isinstance(record.parameters, ArithmeticParameters) and record.parameters.is_limited
+        return is_limited and self.conventions["clamp_mask"] == "applied"
 
     def _mask(self, at: GradientLoweringContext) -> Value | None:
         """Where the forward kernel did not clamp; None if it had no limits."""

@@ -25,7 +25,7 @@ from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource,
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.metal.device import MTLBuffer, MTLDevice
-from openmps.ops.convolution.binary_convolution import BinaryConvolution, BinaryTerms, binary_weights
+from openmps.ops.convolution.binary_convolution import BinaryConvolution, BinaryTerms, Border, binary_weights
 from openmps.ops.op import Value
 from openmps.runtime.binding import Binding, HeldTensor
 from openmps.selectors import takes
@@ -35,6 +35,10 @@ from openmps.types import MPSCNNBinaryConvolutionType as Kind
 
 _WORD_BITS = 32
 _TERMS = ("output_bias_terms", "output_scale_terms", "input_bias_terms", "input_scale_terms")
+
+
+_BORDERS = {"zeros": Border.NUMBERS, "zero_bits": Border.ZERO_BITS, "nothing": Border.NOTHING}
+"""By the convention ``binary_border``."""
 
 
 class MPSCNNBinaryConvolution(MPSCNNKernel):
@@ -216,7 +220,10 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         use_beta = self.flags is MPSCNNBinaryConvolutionFlags.USE_BETA_SCALING
-        convolve = BinaryConvolution(at.window, at.edge_mode, self.type, use_beta)
+        border = Border.NUMBERS
+        if self.type is not MPSCNNBinaryConvolutionType.BINARY_WEIGHTS and at.window.leaves_source:
+            border = _BORDERS[self.conventions["binary_border"]]
+        convolve = BinaryConvolution(at.window, at.edge_mode, self.type, use_beta, border)
         terms = [at.buffer(name) if name in self._given_terms else None for name in BinaryTerms._fields]
         result = convolve(*images, at.buffer("weights"), *terms)
         return activated(at, self.name, result, self._neuron, self.output_feature_channels)

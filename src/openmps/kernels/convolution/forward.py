@@ -124,17 +124,24 @@ class MPSCNNConvolution(ConvolutionKernel[MPSCNNConvolutionGradientState], leave
     @property
     def neuron_parameter_a(self) -> float:
         """Parameter a of the fused neuron; 1 without one."""
-        return 1.0 if self.fused_neuron_descriptor is None else self.fused_neuron_descriptor.a
+        fused = self.fused_neuron_descriptor
+        return self._missing_parameter() if fused is None else fused.a
 
     @property
     def neuron_parameter_b(self) -> float:
         """Parameter b of the fused neuron; 1 without one."""
-        return 1.0 if self.fused_neuron_descriptor is None else self.fused_neuron_descriptor.b
+        fused = self.fused_neuron_descriptor
+        return self._missing_parameter() if fused is None else fused.b
 
     @property
     def neuron_parameter_c(self) -> float:
         """Parameter c of the fused neuron; 1 without one."""
-        return 1.0 if self.fused_neuron_descriptor is None else self.fused_neuron_descriptor.c
+        fused = self.fused_neuron_descriptor
+        return self._missing_parameter() if fused is None else fused.c
+
+    def _missing_parameter(self) -> float:
+        """What stands for the parameters of a neuron that there is not."""
+        return 1.0 if self.conventions["missing_neuron"] == "one" else 0.0
 
     # --- planning and encoding ----------------------------------------------------------------------------------------
 

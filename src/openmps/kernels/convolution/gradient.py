@@ -22,7 +22,7 @@ from openmps.ops.convolution.convolution import ConvolutionGradient, FullyConnec
 from openmps.ops.convolution.convolution_transpose import ConvolutionTransposeGradient
 from openmps.ops.geometry import Window
 from openmps.ops.op import Value
-from openmps.types import MPSDataType, MPSOffset
+from openmps.types import MPSDataType, MPSImageEdgeMode, MPSOffset
 
 
 class MPSCNNConvolutionGradient(ConvolutionGradientKernel, of=MPSCNNConvolution):
@@ -55,11 +55,14 @@ class MPSCNNConvolutionGradient(ConvolutionGradientKernel, of=MPSCNNConvolution)
     def _gradients(
         self, at: GradientLoweringContext, gradient: Value, source: Value, weights: Value
     ) -> tuple[Value, Value, Value]:
-        """By two placements, where the data gradient lands elsewhere than where the source was read."""
-        more = at.edge_mode, self._shape.groups
-        data, *sums = ConvolutionGradient(at.geometry.source, *more)(gradient, source, weights)
-        if at.geometry.data != at.geometry.source:
-            data, *_ = ConvolutionGradient(at.geometry.data, *more)(gradient, source, weights)
+        """By two placements, where the data gradient lands elsewhere, or reads other edges, than the sums."""
+        edge_mode, groups = at.edge_mode, self._shape.groups
+        clamped = self.conventions["clamp_gradient"] if edge_mode is MPSImageEdgeMode.CLAMP else "adjoint"
+        of_data = edge_mode if clamped == "adjoint" else MPSImageEdgeMode.ZERO
+        of_sums = MPSImageEdgeMode.ZERO if clamped == "zeros" else edge_mode
+        data, *sums = ConvolutionGradient(at.geometry.source, of_sums, groups)(gradient, source, weights)
+        if at.geometry.data != at.geometry.source or of_data is not of_sums:
+            data, *_ = ConvolutionGradient(at.geometry.data, of_data, groups)(gradient, source, weights)
         return data, *sums
 
 

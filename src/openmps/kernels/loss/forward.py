@@ -131,4 +131,6 @@ class MPSNNForwardLoss(ImageLoss, MPSCNNKernel, leaves=MPSNNGradientState):
         return self._loss
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        return ForwardLoss(self._loss)(images[0], *self._labels(at))
+        labels, weights = self._labels(at)
+        loss = self._read_by_convention(self._loss, is_weighted=weights is not None, has_gradient=False)
+        return ForwardLoss(loss)(images[0], labels, weights)

@@ -49,9 +49,10 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
         gradient * weight * d(loss of the element)/d(prediction)
 
     with the slopes of `MPSCNNLoss`, or those of the labels with `compute_label_gradients`. The reduction type is not
-    looked at: for MEAN this is the gradient of the sum. If the loss was reduced across the batch, the gradient of the
-    first loss image is that of every image. States of the forward encode, where given, carry its `weight`,
-    `label_smoothing`, `epsilon` and `delta`, which then stand in for this kernel's own.
+    looked at, but for MEAN by the convention ``loss_gradient_mean``: this is the gradient of the sum. If the loss was
+    reduced across the batch, the gradient of the first loss image is that of every image. States of the forward encode,
+    where given, carry its `weight`, `label_smoothing`, `epsilon` and `delta`, which then stand in for this kernel's
+    own.
 
     Offsets and clip rectangle must be left at their defaults. The framework encodes batches alone; `encode` for single
     image objects is an addition.
@@ -171,8 +172,9 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
         super()._check_plan(records, target, given, images)
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        gradient = LossGradient(self._values_of(at.given), self.compute_label_gradients)
-        return gradient(*images, *self._labels(at))
+        labels, weights = self._labels(at)
+        loss = self._read_by_convention(self._values_of(at.given), is_weighted=weights is not None)
+        return LossGradient(loss, self.compute_label_gradients)(*images, labels, weights)
 
     def _check_gradient(self, gradient: SourceRecord, predictions: SourceRecord) -> None:
         found = (gradient.extent.width, gradient.extent.height, gradient.channels)
@@ -186,6 +188,8 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
         own = self._loss
         if self._reduction is MPSCNNReductionType.NONE:
             own = replace(own, reduce_across_batch=False)
+        if self._reduction is MPSCNNReductionType.MEAN and self.conventions["loss_gradient_mean"] == "divided":
+            own = replace(own, divides_gradient=True)
         carried = None if given is None else given.carried
         if carried is None:
             return own

@@ -18,7 +18,8 @@ from openmps.kernels.loss.labels import too_few_channels
 from openmps.kernels.loss.properties import AdjustableLossProperties
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels, Load
-from openmps.ops.loss.loss import LabelChannels, LossParameters
+from openmps.ops.loss.label_channels import LabelChannels
+from openmps.ops.loss.loss import LossParameters
 from openmps.ops.op import Value
 from openmps.runtime.binding import Binding
 from openmps.types import MPSCNNLossType, MPSImageFeatureChannelFormat

@@ -28,7 +28,8 @@ from openmps.kernels.loss.labels import (
 from openmps.kernels.loss.properties import LossProperties, checked_descriptor
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels
-from openmps.ops.loss.loss import LabelChannels, Loss
+from openmps.ops.loss.label_channels import LabelChannels
+from openmps.ops.loss.loss import Loss
 from openmps.ops.op import Value
 from openmps.runtime.binding import Binding
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
@@ -157,7 +158,7 @@ class MPSCNNLoss(LossProperties, LabelledLoss):
         self._loss = checked_descriptor(self.name, loss_descriptor).parameters()
 
     def _evaluated(self, at: LoweringContext, *operands: Value | None) -> tuple[Value, Value]:
-        return Loss(self._loss)(*operands)
+        return Loss(self._read_by_convention(self._loss, is_weighted=operands[-1] is not None))(*operands)
 
     def _loss_reduction(self) -> MPSCNNReductionType:
         return self.reduction_type

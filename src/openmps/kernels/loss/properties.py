@@ -17,6 +17,14 @@ _VALUES = ("weight", "label_smoothing", "number_of_classes", "epsilon", "delta",
 """What a descriptor holds besides the types, under the names of the kernels' properties."""
 
 
+_READINGS = (
+    (MPSCNNLossType.HINGE, "hinge_signs", "hinge_labels", "signs"),
+    (MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY, "exact_slope", "soft_max_slope", "derivative"),
+    (MPSCNNLossType.COSINE_DISTANCE, "ones_of_pixels", "cosine_distance", "pixel"),
+)
+"""Fields of the loss that a convention sets, of which kind, and for which choice."""
+
+
 def checked_descriptor(who: str, loss_descriptor: object) -> MPSCNNLossDescriptor:
     """``loss_descriptor`` if it is one."""
     return of_kind(who, "loss_descriptor", loss_descriptor, MPSCNNLossDescriptor)
@@ -39,6 +47,21 @@ class LossProperties(Configured):
     label_smoothing = Shown[float]("_loss.label_smoothing", "How far labels are softened.")
     epsilon = Shown[float]("_loss.epsilon", "Guard of LOG's logarithms.")
     delta = Shown[float]("_loss.delta", "Where HUBER turns linear.")
+
+    def _read_by_convention(
+        self, loss: LossParameters, *, is_weighted: bool, has_gradient: bool = True
+    ) -> LossParameters:
+        """A loss, as the conventions that matter for it read it."""
+        chosen = dict[str, bool]()
+        for kind, field, name, choice in _READINGS:
+            if loss.kind is kind and (has_gradient or name != "soft_max_slope"):
+                chosen[field] = self.conventions[name] == choice
+        if is_weighted:
+            chosen["multiplies_weights"] = self.conventions["loss_weights"] == "product"
+        is_mean = loss.reduce_across_batch and (loss.reduction is MPSCNNReductionType.MEAN or loss.divides_gradient)
+        if is_mean and loss.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY:
+            chosen["counts_channels"] = self.conventions["batch_divisor"] == "numbers"
+        return replace(loss, **chosen)
 
     @property
     def loss_descriptor(self) -> MPSCNNLossDescriptor:

@@ -6,6 +6,7 @@ and sums of up to 2**24 numbers of magnitude 1 are exact in float32.
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +37,17 @@ def binary_weights(bits: Tensor, kind: Type) -> Tensor:
     return numbers if kind == Type.AND else numbers.mul_(2.0).sub_(1.0)
 
 
+class Border(Enum):
+    """What lies beyond the edge of an image whose bits are read, where the edge mode is ``ZERO``."""
+
+    NUMBERS = auto()
+    """Numbers of 0, with the terms: a bit of 1 without them."""
+    ZERO_BITS = auto()
+    """Bits of 0."""
+    NOTHING = auto()
+    """Nothing: these taps add nothing."""
+
+
 def binary_convolution(
     x: Tensor,
     weights: Tensor,
@@ -45,6 +57,7 @@ def binary_convolution(
     terms: BinaryTerms = NO_TERMS,
     use_beta: bool = False,
     edge_mode: MPSImageEdgeMode = MPSImageEdgeMode.ZERO,
+    border: Border = Border.NUMBERS,
 ) -> Tensor:
     """Correlate an image with bits.
 
@@ -67,11 +80,12 @@ def binary_convolution(
         terms: Biases and scales.
         use_beta: Whether ``beta`` is the mean of `mean_magnitude` over the window instead of 1.
         edge_mode: ``ZERO`` (the framework's default) or ``CLAMP``.
+        border: What XNOR and AND take for the bits beyond the edge of ``ZERO``.
 
     Returns:
         [N, O, window.y.result, window.x.result].
     """
-    result = _sum(x, weights, window, kind, terms, edge_mode)
+    result = _sum(x, weights, window, kind, terms, edge_mode, border)
     if terms.output_scale is not None:
         result = result.mul_(_row(terms.output_scale))
     if use_beta:
@@ -88,20 +102,32 @@ def mean_magnitude(x: Tensor, terms: BinaryTerms) -> Tensor:
 
 
 def _sum(
-    x: Tensor, weights: Tensor, window: Window, kind: Type, terms: BinaryTerms, edge_mode: MPSImageEdgeMode
+    x: Tensor,
+    weights: Tensor,
+    window: Window,
+    kind: Type,
+    terms: BinaryTerms,
+    edge_mode: MPSImageEdgeMode,
+    border: Border,
 ) -> Tensor:
     if kind == Type.BINARY_WEIGHTS and terms.input_bias is None and terms.input_scale is None:
         return _correlation(x, weights, window, edge_mode, is_integral=False)
+    inside = Window(x=_over_region(window.x), y=_over_region(window.y))
+    if kind != Type.BINARY_WEIGHTS and border is not Border.NUMBERS and edge_mode == MPSImageEdgeMode.ZERO:
+        outside = -1.0 if kind == Type.XNOR and border is Border.ZERO_BITS else 0.0
+        region = read(_bits(_with_input_terms(x, terms), kind).sub_(outside), window, edge_mode).add_(outside)
+        return _correlation(region, weights, inside, edge_mode, is_integral=True)
     # What follows turns the zeros beyond the edge into other numbers, so they are read before.
     region = _with_input_terms(read(x, window, edge_mode), terms)
-    inside = Window(x=_over_region(window.x), y=_over_region(window.y))
     if kind == Type.BINARY_WEIGHTS:
         return _correlation(region, weights, inside, edge_mode, is_integral=False)
-    below = region < 0
-    bits = torch.logical_not(below).to(x.dtype)
-    return _correlation(
-        bits if kind == Type.AND else bits.mul_(2.0).sub_(1.0), weights, inside, edge_mode, is_integral=True
-    )
+    return _correlation(_bits(region, kind), weights, inside, edge_mode, is_integral=True)
+
+
+def _bits(numbers: Tensor, kind: Type) -> Tensor:
+    """1 for what is not below 0; 0 for what is, -1 for XNOR."""
+    bits = torch.logical_not(numbers < 0).to(numbers.dtype)
+    return bits if kind == Type.AND else bits.mul_(2.0).sub_(1.0)
 
 
 def _correlation(
@@ -138,6 +164,7 @@ class BinaryConvolution(Op, kind=Kind.CONTRACTION):
     edge_mode: MPSImageEdgeMode
     type: Type
     use_beta: bool
+    border: Border = Border.NUMBERS
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
         """See `binary_convolution`."""
@@ -150,4 +177,5 @@ class BinaryConvolution(Op, kind=Kind.CONTRACTION):
             terms=BinaryTerms(*terms),
             use_beta=self.use_beta,
             edge_mode=self.edge_mode,
+            border=self.border,
         )

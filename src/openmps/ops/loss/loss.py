@@ -33,6 +33,18 @@ class LossParameters:
     epsilon: float = 1e-7
     delta: float = 1.0
     reduce_across_batch: bool = False
+    hinge_signs: bool = True
+    """Whether the hinge loss multiplies by ``2t - 1``; by ``t`` otherwise."""
+    exact_slope: bool = False
+    """Whether the gradient of softmax cross entropy is ``softmax(y) * sum(t) - t`` instead of ``softmax(y) - t``."""
+    ones_of_pixels: bool = False
+    """Whether the cosine distance adds 1 for each pixel instead of each image."""
+    multiplies_weights: bool = False
+    """Whether weights are multiplied by the descriptor's instead of standing in its place."""
+    counts_channels: bool = False
+    """Whether MEAN of softmax cross entropy across a batch divides by the channels, too."""
+    divides_gradient: bool = False
+    """Whether `loss_gradient` divides by what MEAN divides the loss by."""
 
     def __post_init__(self) -> None:
         if self.kind not in _LOSSES:
@@ -106,7 +118,8 @@ def loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameter
 
 def _at_once(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameters) -> tuple[Tensor, Tensor] | None:
     """Softmax cross entropy of images of few pixels in Triton; None for everything else."""
-    is_plain = parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY and weights is None
+    is_soft_max = parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY
+    is_plain = is_soft_max and weights is None and not parameters.exact_slope
     reduces = parameters.reduction is not MPSCNNReductionType.NONE and not parameters.reduce_across_batch
     if not is_plain or not reduces or not y.numel() or not triton.runs_on(y.device):
         return None
@@ -177,6 +190,9 @@ def loss_gradient(
     if _is_scale(scale):
         result.mul_(scale)
     is_of_all = parameters.reduce_across_batch and parameters.reduction is not MPSCNNReductionType.NONE
+    if parameters.divides_gradient:
+        axes = (0, *_mean_axes(parameters)) if is_of_all else _mean_axes(parameters)
+        result.div_(math.prod(y.shape[axis] for axis in axes))
     return result.mul_(gradient[:1] if is_of_all else gradient)
 
 
@@ -191,7 +207,8 @@ def _scale(y: Tensor, weights: Tensor | None, parameters: LossParameters) -> Ten
         return parameters.weight
     if parameters.kind is MPSCNNLossType.COSINE_DISTANCE:
         raise _refusal("weights", "cannot be given for the cosine distance, whose weight is one number", "an image")
-    return weights.to(_dtype(y))
+    scale = weights.to(_dtype(y))
+    return scale * parameters.weight if parameters.multiplies_weights else scale
 
 
 def _is_scale(scale: Tensor | float) -> bool:
@@ -232,14 +249,23 @@ def _smoothed(t: Tensor, parameters: LossParameters) -> Tensor:
     return (t * (1.0 - e)).add_(e * _SMOOTHING_TARGET[parameters.kind](parameters))
 
 
+def _mean_axes(parameters: LossParameters) -> tuple[int, ...]:
+    """The axes that MEAN of an image divides by."""
+    is_per_pixel = parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY
+    counts_channels = parameters.counts_channels and parameters.reduce_across_batch
+    return _IMAGE_AXES[1:] if is_per_pixel and not counts_channels else _IMAGE_AXES
+
+
 def _reduced(values: Tensor, weights: Tensor | None, parameters: LossParameters) -> Tensor:
+    ones = values.shape[2] * values.shape[3] if parameters.ones_of_pixels else 1
+    is_mean = parameters.reduction is MPSCNNReductionType.MEAN
     return reduce_losses(
         values,
         weights,
         parameters.reduction,
         across_batch=parameters.reduce_across_batch,
-        per_pixel=parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY,
-        constant=parameters.weight if parameters.kind is MPSCNNLossType.COSINE_DISTANCE else 0.0,
+        divided=_mean_axes(parameters) if is_mean else _IMAGE_AXES,
+        constant=parameters.weight * ones if parameters.kind is MPSCNNLossType.COSINE_DISTANCE else 0.0,
     )
 
 
@@ -249,16 +275,16 @@ def reduce_losses(
     reduction: MPSCNNReductionType,
     *,
     across_batch: bool = False,
-    per_pixel: bool = False,
+    divided: tuple[int, ...] = _IMAGE_AXES,
     constant: float = 0.0,
 ) -> Tensor:
     """The loss image, or one number an image, of weighted element losses; see `loss`.
 
-    ``per_pixel`` has MEAN divide by pixels instead of elements; ``constant`` is added to each image's sum.
+    MEAN, and SUM_BY_NON_ZERO_WEIGHTS, divide by what lies along the axes ``divided`` of an image; ``constant`` is added
+    to each image's sum.
     """
     if reduction is MPSCNNReductionType.NONE:
         return values
-    divided = _IMAGE_AXES[1:] if per_pixel and reduction is MPSCNNReductionType.MEAN else _IMAGE_AXES
     total = values.sum(_IMAGE_AXES, keepdim=True)
     if constant != 0.0:
         total.add_(constant)
@@ -320,18 +346,26 @@ def _mean_squared_error(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
     return LossTerms(difference.square, lambda: difference.mul_(2.0), lambda: difference.mul_(-2.0))
 
 
-def _soft_max_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
+def _soft_max_cross_entropy(y: Tensor, t: Tensor, parameters: LossParameters) -> LossTerms:
     logarithm = log_softmax(y, t.dtype)
+
+    def gradient() -> Tensor:
+        slope = logarithm.exp_()
+        if parameters.exact_slope:
+            slope.mul_(t.sum(1, keepdim=True))
+        return slope.sub_(t)
 
     def half_gradient(scale: Tensor | float) -> Tensor:
         slope, result = logarithm.exp_(), torch.empty_like(logarithm, dtype=y.dtype)
+        if parameters.exact_slope:
+            slope.mul_(t.sum(1, keepdim=True))
         if isinstance(scale, Tensor):
             return torch.mul(slope.sub_(t), scale, out=result)
         return torch.sub(slope.mul_(scale) if scale != 1.0 else slope, t, alpha=scale, out=result)
 
     return LossTerms(
         lambda: _times_logarithm(t, logarithm).neg_(),
-        lambda: logarithm.exp_().sub_(t),
+        gradient,
         lambda: logarithm.neg_(),
         half_gradient if y.dtype is torch.float16 else None,
     )
@@ -353,13 +387,13 @@ def _categorical_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> LossT
     return LossTerms(lambda: _times_logarithm(t, y.log()).neg_(), gradient, lambda: y.log().neg_())
 
 
-def _hinge(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
-    sign = (t * 2.0).sub_(1.0)
+def _hinge(y: Tensor, t: Tensor, parameters: LossParameters) -> LossTerms:
+    sign = (t * 2.0).sub_(1.0) if parameters.hinge_signs else t.clone()
     margin = (sign * y).neg_().add_(1.0)
     return LossTerms(
         lambda: margin.clamp_min(0.0),
         lambda: sign.neg_().mul_(margin.gt(0.0)),
-        lambda: (y * -2.0).mul_(margin.gt(0.0)),
+        lambda: (y * (-2.0 if parameters.hinge_signs else -1.0)).mul_(margin.gt(0.0)),
     )
 
 
@@ -410,30 +444,6 @@ _LOSSES: dict[MPSCNNLossType, Callable[[Tensor, Tensor, LossParameters], LossTer
     MPSCNNLossType.LOG: _log,
     MPSCNNLossType.KULLBACK_LEIBLER_DIVERGENCE: _kullback_leibler_divergence,
 }
-
-
-class LabelChannels(Op, kind=Kind.STORAGE, half=True, gives_view=True):
-    """The first ``count`` channels of labels that have more: the others must label nothing.
-
-    A label beyond them is refused. In a capture of a GPU, which cannot refuse, the labels of its pixel become NaN, and
-    so does the loss. A NaN labels nothing: it is padding.
-    """
-
-    count: int
-
-    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
-        """See the class."""
-        labels = operands[0]
-        kept, surplus = labels[:, : self.count], labels[:, self.count :] > 0
-        if labels.is_cuda and torch.cuda.is_current_stream_capturing():
-            return kept.masked_fill(surplus.any(1, keepdim=True), math.nan)
-        if surplus.any():
-            image, channel, y, x = surplus.nonzero()[0].tolist()
-            rule = f"must label the {self.count} channel(s) of the predictions only, one a class"
-            got = f"a label in channel {self.count + channel} of image {image}, pixel ({x}, {y})"
-            remedy = "Give the predictions as many feature channels as there are classes"
-            raise MPSArgumentError("MPSCNNLossLabels", "labels", rule, got, remedy)
-        return kept
 
 
 class Loss(Op, kind=Kind.REDUCTION, results=2):

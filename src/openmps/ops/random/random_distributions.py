@@ -1,8 +1,9 @@
 """Numbers of a distribution from random words (MPSMatrixRandom.h, macOS 10.15).
 
-Each number is made of one word, by the inverse of its distribution function: ``(word + 1/2) / 2**32`` is never 0 nor 1.
-That keeps number ``i`` a function of word ``i`` alone, truncated or not, where pairs (Box-Muller) or rejection
-(ziggurat) would not. Computed in float64 and rounded once to float32. Words are int64 numbers in [0, 2**32).
+Each number is made of one word, by the inverse of its distribution function, from its share ``t``: the 23 highest bits
+as a number in [0, 1), as Macs take them. That keeps number ``i`` a function of word ``i`` alone, truncated or not,
+where pairs (Box-Muller) or rejection (ziggurat) would not. Computed in float64 and rounded once to float32. Words are
+int64 numbers in [0, 2**32).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from torch import Tensor
 from openmps.ops.op import Kind, Op
 from openmps.ops.random.random import philox_words
 
-_WORDS = 2.0**32
+_DROPPED_BITS = 9
+_SHARES = 2.0**23
+_LEAST_SHARE = 0.5 / _SHARES
 _HALF_ROOT = math.sqrt(0.5)
 
 
@@ -28,33 +31,39 @@ def integers(words: Tensor) -> Tensor:
     return words.to(torch.int32).view(torch.uint32)
 
 
+def _shares(words: Tensor) -> Tensor:
+    """The 23 highest bits of words as multiples of ``2**-23`` in [0, 1), float64."""
+    return (words >> _DROPPED_BITS).to(torch.float64).div_(_SHARES)
+
+
 def uniform(words: Tensor, minimum: float, maximum: float) -> Tensor:
-    """``minimum + (maximum - minimum) word / 2**32``, float32 numbers in [minimum, maximum)."""
-    numbers = words.to(torch.float64).mul_((maximum - minimum) / _WORDS).add_(minimum).to(torch.float32)
+    """``minimum + (maximum - minimum) t``, float32 in [minimum, maximum); ``t = floor(word / 2**9) / 2**23``."""
+    numbers = _shares(words).mul_(maximum - minimum).add_(minimum).to(torch.float32)
     # A number next to the maximum may round to it.
     return numbers.clamp_(max=float(np.nextafter(np.float32(maximum), np.float32(-np.inf))))
 
 
 def normal(words: Tensor, mean: float, standard_deviation: float) -> Tensor:
-    """``mean + standard_deviation z``, float32; ``z = F^-1((word + 1/2) / 2**32)`` with F that of the standard normal.
+    """``mean + standard_deviation z``, float32; ``z = F^-1(t)`` with F that of the standard normal.
 
-    ``z`` lies within 6.4.
+    A share of 0 is taken for half of the next one, 2**-24, so that ``z`` is finite: it lies within 5.3.
     """
-    numbers = torch.special.ndtri(words.to(torch.float64).add_(0.5).div_(_WORDS))
+    numbers = torch.special.ndtri(_shares(words).clamp_(min=_LEAST_SHARE))
     return numbers.mul_(standard_deviation).add_(mean).to(torch.float32)
 
 
 def truncated_normal(words: Tensor, mean: float, standard_deviation: float, minimum: float, maximum: float) -> Tensor:
     """The normal distribution between two bounds, float32: what lies outside is as if drawn again.
 
-    ``z = F^-1(F(a) + (F(b) - F(a)) (word + 1/2) / 2**32)`` with the bounds ``a`` and ``b`` in standard deviations from
-    the mean. Bounds may be infinite. See `probability` for those that are too far out.
+    ``z = F^-1(F(a) + (F(b) - F(a)) t)`` with the bounds ``a`` and ``b`` in standard deviations from the mean and ``t``
+    as `normal` takes it; where both are above the mean, ``t`` counts down from the upper one. Bounds may be infinite.
+    See `probability` for those that are too far out.
     """
     low, high = (minimum - mean) / standard_deviation, (maximum - mean) / standard_deviation
     # The lower tail has more digits than the upper one: an interval above the mean is turned over.
     sign = -1.0 if low > 0 else 1.0
     below, above = sorted((_distribution(sign * low), _distribution(sign * high)))
-    share = words.to(torch.float64).add_(0.5).mul_((above - below) / _WORDS).add_(below)
+    share = _shares(words).clamp_(min=_LEAST_SHARE).mul_(above - below).add_(below)
     numbers = torch.special.ndtri(share).mul_(sign * standard_deviation).add_(mean).to(torch.float32)
     return numbers.clamp_(minimum, maximum)
 

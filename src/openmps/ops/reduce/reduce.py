@@ -27,6 +27,8 @@ class Reduction(Enum):
     SUM = auto()
     ARGUMENT_MIN = auto()
     ARGUMENT_MAX = auto()
+    LAST_ARGUMENT_MIN = auto()
+    LAST_ARGUMENT_MAX = auto()
 
 
 def reduce(x: Tensor, reduction: Reduction, axis: int | tuple[int, ...]) -> Tensor:
@@ -37,12 +39,18 @@ def reduce(x: Tensor, reduction: Reduction, axis: int | tuple[int, ...]) -> Tens
     MIN, MAX: the smallest and the largest; SUM, MEAN: the sum, float32 or better, and that divided by the length. NaN
     anywhere gives NaN.
     ARGUMENT_MIN, ARGUMENT_MAX: the lowest index of the smallest or the largest, in the type of ``x``; the first NaN
-    counts as both.
+    counts as both. The LAST ones give the highest index instead, and take the last NaN.
     """
     # Over channels-last memory PyTorch reduces the plain [N, H, W, C] tensor many times faster than its permutation.
     pixels = x.permute(0, 2, 3, 1)
     axes = _AXES[axis] if isinstance(axis, int) else tuple(_AXES[each] for each in axis)
     return _REDUCTIONS[reduction](pixels, axes).permute(0, 3, 1, 2)
+
+
+def _last(first: Callable[..., Tensor], pixels: Tensor, axes: Any) -> Tensor:
+    """The highest index of what ``first`` gives the lowest one of."""
+    axis = axes if isinstance(axes, int) else axes[0]
+    return (pixels.shape[axis] - 1 - first(pixels.flip(axis), axis, keepdim=True)).to(pixels.dtype)
 
 
 def weighted_mean(x: Tensor, weights: Tensor) -> Tensor:
@@ -53,6 +61,11 @@ def weighted_mean(x: Tensor, weights: Tensor) -> Tensor:
 def weighted_sum(x: Tensor, weights: Tensor) -> Tensor:
     """``sum_c x_c weights_c`` for each pixel: ``[N, C, H, W]`` to ``[N, 1, H, W]``. Pixels broadcast."""
     return (x * weights).sum(CHANNELS, keepdim=True)
+
+
+def weighted_mean_by_weights(x: Tensor, weights: Tensor) -> Tensor:
+    """`weighted_sum` divided by the sum of the pixel's weights."""
+    return weighted_sum(x, weights).div_(weights.sum(CHANNELS, keepdim=True))
 
 
 def weighted_sum_by_non_zero_weights(x: Tensor, weights: Tensor) -> Tensor:
@@ -70,12 +83,15 @@ class Weighting(Enum):
     """The number of channels."""
     NON_ZERO = auto()
     """The number of weights that are not 0."""
+    WEIGHTS = auto()
+    """The sum of the weights."""
 
 
 _WEIGHTINGS: dict[Weighting, Callable[[Tensor, Tensor], Tensor]] = {
     Weighting.SUM: weighted_sum,
     Weighting.MEAN: weighted_mean,
     Weighting.NON_ZERO: weighted_sum_by_non_zero_weights,
+    Weighting.WEIGHTS: weighted_mean_by_weights,
 }
 
 _AXES = {ROWS: 1, COLUMNS: 2, CHANNELS: 3}
@@ -92,6 +108,8 @@ _REDUCTIONS: dict[Reduction, Callable[[Tensor, Any], Tensor]] = {
     Reduction.SUM: lambda x, axis: x.sum(axis, keepdim=True, dtype=_type_of_sums(x)),
     Reduction.ARGUMENT_MIN: lambda x, axis: x.argmin(axis, keepdim=True).to(x.dtype),
     Reduction.ARGUMENT_MAX: lambda x, axis: x.argmax(axis, keepdim=True).to(x.dtype),
+    Reduction.LAST_ARGUMENT_MIN: lambda x, axis: _last(torch.argmin, x, axis),
+    Reduction.LAST_ARGUMENT_MAX: lambda x, axis: _last(torch.argmax, x, axis),
 }
 
 

@@ -24,7 +24,7 @@ from openmps.ops.elements import Unshared
 from openmps.ops.geometry import Axis, Window, read, read_adjoint
 from openmps.ops.op import Kind, Op
 from openmps.ops.resample import aligned_interpolation
-from openmps.ops.resample.stretch import Stretch, Taps
+from openmps.ops.resample.stretch import Corners, Stretch, Taps
 from openmps.types import MPSImageEdgeMode
 
 ROWS = 1
@@ -402,7 +402,9 @@ _BORDER = 1e-6
 """Pixels by which a position may leave the source and still count as on its edge: fractions are rounded."""
 
 
-def crop_and_resize(x: Tensor, regions: Tensor, size: tuple[int, int], window: Window) -> Tensor:
+def crop_and_resize(
+    x: Tensor, regions: Tensor, size: tuple[int, int], window: Window, corners: Corners = Corners.CENTRES
+) -> Tensor:
     """Cut regions out of every image and resize each, as ``tf.image.crop_and_resize`` does.
 
     Regions are in fractions of the distance from the centre of the first pixel to that of the last. One axis, region
@@ -411,6 +413,9 @@ def crop_and_resize(x: Tensor, regions: Tensor, size: tuple[int, int], window: W
         u = (a + i * (b - a) / (n - 1)) * (source - 1) + offset       n > 1
         u = (a + b) / 2 * (source - 1) + offset                       n = 1
 
+    With other ``corners``, ``u = (a + i * (b - a) / (n - 1)) * source + offset`` (EDGES) or
+    ``(a + i * (b - a) / n) * source + offset`` (STEPS).
+
     Bilinear interpolation at ``u``, 0 where ``u`` is outside of 0 … source - 1. ``b < a`` turns the region round.
 
     Args:
@@ -418,24 +423,29 @@ def crop_and_resize(x: Tensor, regions: Tensor, size: tuple[int, int], window: W
         regions: [R, 4] float64: left, top, width, height.
         size: Height and width, n, that a region is resized to.
         window: Offset and number of result pixels of each axis.
+        corners: What regions are fractions of.
 
     Returns:
         [N * R, C, window.y.result, window.x.result]: the R regions of the first image, then those of the second.
     """
     left, top, width, height = regions.unbind(1)
-    columns = _in_regions(left, width, window.x, size[1])[None, :, None, :]
-    rows = _in_regions(top, height, window.y, size[0])[None, :, :, None]
+    columns = _in_regions(left, width, window.x, size[1], corners)[None, :, None, :]
+    rows = _in_regions(top, height, window.y, size[0], corners)[None, :, :, None]
     result = sample(x, rows, columns, MPSImageEdgeMode.CLAMP)
     outside = _is_outside(rows, window.y.source) | _is_outside(columns, window.x.source)
     outside = outside.expand(x.shape[0], *outside.shape[1:])
     return result.masked_fill_(outside.reshape(result.shape[0], 1, *result.shape[2:]), 0.0)
 
 
-def _in_regions(first: Tensor, extent: Tensor, axis: Axis, whole: int) -> Tensor:
+def _in_regions(first: Tensor, extent: Tensor, axis: Axis, whole: int, corners: Corners) -> Tensor:
     """Positions [R, axis.result] of the result pixels of each region."""
     pixel = torch.arange(axis.result, dtype=torch.float64, device=first.device)
-    part = pixel / (whole - 1) if whole > 1 else torch.full_like(pixel, 0.5)
-    return (first[:, None] + extent[:, None] * part) * (axis.source - 1) + axis.offset
+    if corners is Corners.STEPS:
+        part = pixel / whole
+    else:
+        part = pixel / (whole - 1) if whole > 1 else torch.full_like(pixel, 0.5)
+    length = axis.source - 1 if corners is Corners.CENTRES else axis.source
+    return (first[:, None] + extent[:, None] * part) * length + axis.offset
 
 
 def _is_outside(position: Tensor, length: int) -> Tensor:
@@ -479,3 +489,4 @@ class CropAndResize(Op, of=crop_and_resize, kind=Kind.WINDOW):
 
     size: tuple[int, int]
     window: Window
+    corners: Corners = Corners.CENTRES

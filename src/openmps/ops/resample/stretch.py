@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,6 +14,17 @@ from torch import Tensor
 
 from openmps.ops.geometry import Axis
 from openmps.types import MPSImageEdgeMode
+
+
+class Corners(Enum):
+    """What numbers of regions and grids are fractions of, and with which pixels a resized region begins and ends."""
+
+    CENTRES = auto()
+    """From the centre of the first pixel to that of the last."""
+    EDGES = auto()
+    """The whole image; a region is resized from its beginning to its end."""
+    STEPS = auto()
+    """The whole image; each pixel of a resized region begins an equal part of it. Of grids: pixels."""
 
 
 @dataclass(frozen=True, slots=True)

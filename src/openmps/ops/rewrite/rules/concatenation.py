@@ -24,12 +24,13 @@ def growing(site: Site, first: Equation, *_: Equation) -> Change | None:
     while (after := _after(site.flow, equation)) is not None:
         assert isinstance(after.op, Concatenate)
         more = after.op.channels[1:]
-        changes[id(after)] = [after._replace(op=Grow(more))]
+        changes[id(after)] = [after._replace(op=Grow(more, after.op.alpha))]
         room, equation = room + sum(more), after
     if not changes:
         return None
     assert isinstance(first.op, Concatenate)
-    return Change({id(first): [first._replace(op=Concatenate(first.op.channels, room))]} | changes)
+    spacious = Concatenate(first.op.channels, first.op.alpha, room)
+    return Change({id(first): [first._replace(op=spacious)]} | changes)
 
 
 def _after(flow: DataFlow, equation: Equation) -> Equation | None:

@@ -1,0 +1,97 @@
+"""Writes docs/conventions.md: the table of conventions, as a page.
+
+python tools/conventions_page.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from openmps.convention.table import CONVENTIONS, MACHINES, Convention
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "conventions.md"
+_HEAD = """# Conventions
+
+The framework's headers leave questions open, and openmps has no Mac to ask. Each question is a row of one table, with
+what openmps does, what else the header could mean, and what is known. `openmps.conventions` chooses, for what is made
+in a block:
+
+```python
+import openmps as mps
+
+device = mps.MTLCreateSystemDefaultDevice()
+with mps.conventions("macOS 27, M4"):  # all that is known of a machine
+    a, b = mps.MPSNNImageNode(mps.Handle("a")), mps.MPSNNImageNode(mps.Handle("b"))
+    node = mps.MPSNNAdditionNode(a, b)
+    node.primary_scale = 2.0
+    graph = mps.MPSNNGraph(device, node.result_image)
+print(graph.conventions.departures())  # {'graph_primary_scale': 'dropped'}
+
+with mps.conventions(reshape_order="planes"):  # a single one; K7="planes" is the same
+    kernel = mps.MPSNNReshape(device)
+print(kernel.conventions["reshape_order"])  # planes
+
+sizes = mps.MPSImageDescriptor(mps.MPSImageFeatureChannelFormat.FLOAT32, 2, 2, 1)
+for reading in mps.lint(graph, [sizes, sizes]).conventions:
+    print(reading.name, reading.choice, *reading.proven)  # source_order depth; graph_primary_scale dropped macOS 27, M4
+```
+
+Kernels, graphs and presets of padding policies keep the conventions of the block that they were made in, wherever they
+are encoded: they are part of what is planned, and archives keep those of kernels and graphs. What is made outside of
+all blocks has the defaults. A block holds in its own thread. [Lint](lint.md) names those on which a network depends.
+
+Questions K, R and P are numbered as in a list that only a Mac can answer; F are questions that measured facts have
+brought. Facts stand with their sources in `tests/mac_facts`, and each is a test. Where there is no other choice, the
+last column says why; to ask for one raises.
+"""
+
+
+def page() -> str:
+    """The page's text."""
+    rows = [*CONVENTIONS.values()]
+    chosen, fixed = [row for row in rows if row.alternatives], [row for row in rows if not row.alternatives]
+    return "\n".join([_HEAD, *_machines(), *_with_choices(chosen), *_fixed(fixed)]) + "\n"
+
+
+def _machines() -> Iterator[str]:
+    yield "## Machines\n\n| machine | what it was seen to do |\n| --- | --- |"
+    for machine, choices in MACHINES.items():
+        yield f"| {machine} | {', '.join(f'`{name}` {choice}' for name, choice in choices.items())} |"
+    yield ""
+
+
+def _with_choices(rows: list[Convention]) -> Iterator[str]:
+    yield f"## Open questions with a choice: {len(rows)}\n"
+    yield "| question | name | choices, the default first | concerns | known |"
+    yield "| --- | --- | --- | --- | --- |"
+    for row in rows:
+        choices = "<br>".join(f"`{name}`: {says}" for name, says in row.choices.items())
+        yield f"| {_asked(row)} | `{row.name}` | {choices} | {_classes(row)} | {_known(row)} |"
+    yield ""
+
+
+def _fixed(rows: list[Convention]) -> Iterator[str]:
+    yield f"## Open questions without one: {len(rows)}\n"
+    yield "| question | name | openmps | concerns | known | why there is no choice |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for row in rows:
+        says = row.choices[row.default]
+        yield f"| {_asked(row)} | `{row.name}` | {says} | {_classes(row)} | {_known(row)} | {row.why_not} |"
+
+
+def _asked(row: Convention) -> str:
+    return f"{', '.join(row.questions)}: {row.asks}"
+
+
+def _classes(row: Convention) -> str:
+    return ", ".join(f"`{name}`" for name in row.concerns)
+
+
+def _known(row: Convention) -> str:
+    proven = [f"proven by {machine}" for machine in row.proven]
+    return "; ".join([*proven, *row.evidence]) or "nothing"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
