@@ -64,6 +64,9 @@ OTHER_WORDS = {
     r"_?[Ll]oans?": "DeferredOutputs",
     r"[Rr]ehears(e|ed|als?)": "Warmup",
     r"Preparations?|_preparations?|Followers": "Derived",
+    r"[Ll]eases?|lends?|lent|lend_\w+|WorkingSet|working_set": "what a step allocates",
+    r"epoch\.(number|end)|class Epoch|changes\.(number|note)": "Version, one for each owner",
+    r"getrefcount": "TrainingStep",
 }
 """What the field has other words for. In `ops/triton` lanes are those of a GPU's warps."""
 

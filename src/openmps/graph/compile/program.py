@@ -147,7 +147,7 @@ class Program:
         """The inputs of the function that are bound anew in each encode; the others stay where they are."""
         self.used: tuple[bool, ...]
         self.frame: Frame
-        """Of encodes that lend nothing to one another."""
+        """What its encodes have in common."""
         self.updates: Traced | None = None
         """What was traced of the updates behind it, of dispatches with both."""
         self._bound: list[Any] = []

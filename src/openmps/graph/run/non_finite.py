@@ -76,7 +76,7 @@ class CheckedEncoding(Dispatch):
 def encoding_of(
     program: Program, inputs: tuple[Binding, ...], sinks: tuple[Binding, ...], *, checked: bool
 ) -> Dispatch:
-    """One encode of a program that lends nothing to others; ``checked`` says whether it looks at its results."""
+    """One encode of a program; ``checked`` says whether it looks at its results."""
     if not checked:
         return Dispatch(program.function, inputs, program.used, sinks, program.frame)
     encoding = CheckedEncoding(program.function, inputs, program.used, sinks, program.frame)
