@@ -23,7 +23,7 @@ from openmps.metal.host_copy import flushing
 from openmps.metal.host_memory import keep_freed_memory
 from openmps.metal.processor import Processor, torch_device_of
 from openmps.metal.queue_executor import QueueExecutor
-from openmps.metal.recording import Record, Recorder
+from openmps.metal.recording import Lifetime, Record, Recorder
 from openmps.metal.resource import Bytes, Resource, bytes_of, modes_of
 from openmps.selectors import name_arguments
 from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
@@ -353,29 +353,6 @@ class MTLCommandQueue(NamedAttributes, Single):
         """A new command buffer that is not asked to keep what it uses alive; see `MTLCommandBuffer`."""
         self._executor.wait_for_room()
         return MTLCommandBuffer(self, self._executor, retained_references=False)
-
-
-class Lifetime:
-    """The stream of work that a temporary object belongs to.
-
-    Every command buffer begins one. An `MPSCommandBuffer` shares that of the buffer it wraps, and hands it to the next
-    buffer when it commits and continues, so temporary objects outlive that commit. Compare lifetimes by identity.
-    """
-
-    __slots__ = ("before_end", "ended")
-
-    def __init__(self) -> None:
-        self.ended = False
-        """Whether its last command buffer was committed: temporary objects of this lifetime are gone."""
-        self.before_end: list[Callable[[MTLCommandBuffer], None]] = []
-        """Called with the last command buffer just before it is committed."""
-
-    def end(self, last: MTLCommandBuffer) -> None:
-        """End with the command buffer ``last``, which is about to be committed."""
-        callbacks, self.before_end = self.before_end, []
-        for callback in callbacks:
-            callback(last)
-        self.ended = True
 
 
 class Recording(Record):

@@ -6,7 +6,8 @@ import logging
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 
@@ -152,6 +153,29 @@ class Record:
             mark_unwritten(self.unfinished_works(), self.name)
         if self.ticket is not None and self.ticket.execution is None:
             self.executor.abandon(self.ticket)
+
+
+class Lifetime:
+    """The stream of work that a temporary object belongs to.
+
+    Every command buffer begins one. An `MPSCommandBuffer` shares that of the buffer it wraps, and hands it to the next
+    buffer when it commits and continues, so temporary objects outlive that commit. Compare lifetimes by identity.
+    """
+
+    __slots__ = ("before_end", "ended")
+
+    def __init__(self) -> None:
+        self.ended = False
+        """Whether its last command buffer was committed: temporary objects of this lifetime are gone."""
+        self.before_end: list[Callable[[Any], None]] = []
+        """Called with the last command buffer just before it is committed."""
+
+    def end(self, last: Any) -> None:
+        """End with the command buffer ``last``, which is about to be committed."""
+        callbacks, self.before_end = self.before_end, []
+        for callback in callbacks:
+            callback(last)
+        self.ended = True
 
 
 class Recorder(KnownAttributes, Single, ABC):
