@@ -125,3 +125,32 @@ def test_training_goes_on_where_the_first_step_was_dropped(
         for _ in range(STEPS):
             training.step()
     _equal(pair, device)
+
+
+class FixedTraining(Training):
+    """With a batch normalization that nobody updates."""
+
+    def middle(self, image: mps.MPSNNImageNode) -> mps.MPSNNImageNode:
+        self.fixed = mps.ArrayBatchNormalizationDataSource(4, self.random.normal(1, 0.1, 4))
+        return mps.MPSCNNBatchNormalizationNode(image, self.fixed).result_image
+
+    def reload(self) -> None:
+        """The normalization alone."""
+        self.fixed._rows["gamma"] = 2 * self.fixed.gamma()
+        for kernel in self.graph.kernels.values():
+            if isinstance(kernel, mps.MPSCNNBatchNormalization):
+                kernel.reload_gamma_and_beta_from_data_source()
+
+
+@replayed
+@pytest.mark.parametrize("step", [1, STEPS - 2])
+def test_one_kernel_that_is_reloaded_between_steps(step: int, replays: bool, device: torch.device) -> None:
+    """Nothing that is updated has changed: the program alone is bound to other memory."""
+    pair = _pair(FixedTraining, device, replays=replays)
+    for training in pair:
+        for number in range(STEPS):
+            if number == step:
+                training.last.wait_until_completed()
+                training.reload()
+            training.step()
+    _equal(pair, device)
