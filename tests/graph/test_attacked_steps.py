@@ -154,3 +154,28 @@ def test_one_kernel_that_is_reloaded_between_steps(step: int, replays: bool, dev
                 training.reload()
             training.step()
     _equal(pair, device)
+
+
+class OneOptimizerTraining(InstancesTraining):
+    """With an optimizer that all layers share: it counts the encodes of all of them."""
+
+    def keep(self, source: Any) -> Any:
+        source._make_optimizer = self.make
+        return super().keep(source)
+
+    def make(self, device: mps.MTLDevice) -> mps.MPSNNOptimizer:
+        if not hasattr(self, "optimizer"):
+            self.optimizer = _adam(device)
+        return self.optimizer
+
+
+@checked
+@replayed
+def test_rates_of_an_optimizer_of_several_layers(replays: bool, stops: bool, device: torch.device) -> None:
+    """Updates of a kind are made together; their rates are counted in the order of the layers."""
+    pair = _pair(OneOptimizerTraining, device, replays=replays, stops=stops)
+    for training in pair:
+        for _ in range(STEPS):
+            training.step()
+        assert training.optimizer.time_step == STEPS * len(training.sources)
+    _equal(pair, device)
