@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import openmps as mps
-from replay_twin import assert_same, replaying_queue
+from replay_twin import assert_same, outcomes, replaying_queue
 
 Array = np.ndarray
 SIDE, CLASSES, IMAGES, STEPS = 6, 3, 4, 6
@@ -179,3 +179,18 @@ def test_rates_of_an_optimizer_of_several_layers(replays: bool, stops: bool, dev
             training.step()
         assert training.optimizer.time_step == STEPS * len(training.sources)
     _equal(pair, device)
+
+
+@checked
+def test_settings_that_are_changed_back_and_forth_are_replayed(stops: bool, device: torch.device) -> None:
+    """Updates are traced anew, and are functions that are known: no memory is held for each change."""
+    pair = _pair(FixedTraining, device, replays=True, stops=stops)
+    for training in pair:
+        for number in range(3 * STEPS):
+            for source in training.sources if number else ():
+                source.optimizer.apply_gradient_clipping = bool(number % 2)
+            training.step()
+    _equal(pair, device)
+    assert set(outcomes(pair[0].last)) == {"replayed"}
+    (program,) = pair[0].graph._programs.values()
+    assert len(program._traced) <= 4
