@@ -326,6 +326,13 @@ class Function:
         self.origin: Callable[[], object] | None = None
         """Gives what joined the function from several, while that exists; None for the function of one kernel."""
 
+    def is_like(self, other: Function) -> bool:
+        """Whether another function has the same inputs, equations and outputs."""
+        mine, theirs = (
+            (each.inputs, each.input_values, each.outputs, each.output_values, each.equations) for each in (self, other)
+        )
+        return mine == theirs
+
     def overwritten(self) -> list[int]:
         """Which inputs' memory is written when the function runs, by their places; by way of views, too."""
         if self._overwritten is None:

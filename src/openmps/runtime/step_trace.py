@@ -44,8 +44,8 @@ class StepTrace(MTLCommandBuffer):
     """What is to be done at the encode of each step, in order: functions and their arguments."""
     checks: list[Callable[[CommandBuffer], None]]
     """What is to be asked of the command buffer of each step."""
-    versions: dict[int, Version]
-    """Those of what the work depends on, by identity."""
+    versions: dict[int, tuple[Version, int]]
+    """Those of what the work depends on, by identity, and what they were when it was recorded."""
     declared: list[tuple[object, str]]
     """Whose methods have recorded it."""
     collections: list[tuple[object, object]]
@@ -102,7 +102,7 @@ def check_each_step(command_buffer: CommandBuffer, check: Callable[[CommandBuffe
 def depends_on(command_buffer: CommandBuffer, version: Version) -> None:
     """Say on a trace that the work that is recorded depends on something: it may be other work in another version."""
     if isinstance(command_buffer, StepTrace):
-        command_buffer.versions[id(version)] = version
+        command_buffer.versions.setdefault(id(version), (version, version.number))
 
 
 def depends_on_contents(command_buffer: CommandBuffer, collection: object, copy: object) -> None:
@@ -123,8 +123,8 @@ class Traced:
     """What was traced; good as long as no version and no method has changed."""
 
     def __init__(self, trace: StepTrace, frame: Frame | None) -> None:
-        self._versions = [*trace.versions.values()]
-        self._numbers = [each.number for each in self._versions]
+        self._versions = [version for version, _ in trace.versions.values()]
+        self._numbers = [number for _, number in trace.versions.values()]
         self._collections = [each for each, _ in trace.collections]
         self._contents = [copy for _, copy in trace.collections]
         self._declared = trace.declared

@@ -70,6 +70,7 @@ def splice_updates(
         UndeclaredError: Something of it cannot be a part of a function.
     """
     updates, rows, bound = _Updates(program, given, ends, works).finish()
+    updates = program.known(updates)
     outputs = [each for each in program.outputs if each.name == RESULT or each.stage in taken]
     names = [f"{each.stage}:{each.name}" for each in outputs]
     read = {name for row in rows for name in row.outputs}
@@ -83,7 +84,7 @@ def splice_updates(
         gradients[int(each.name)] if each.role is Role.SAVED else builder.input(*each) for each in updates.inputs
     ]
     builder.splice(updates, operands)
-    function = builder.finish()
+    function = program.known(builder.finish())
     function.origin, function.fused = program.function.origin, program.function.fused
     groups = groupby(outputs, lambda each: (each.stage, each.name == RESULT))
     handed_out = tuple((stage, tuple(each.name for each in group)) for (stage, _), group in groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -30,6 +31,9 @@ from openmps.ops.op import Builder, Function, Input, Role, Value
 from openmps.ops.update.collectives import Processes
 from openmps.runtime.dispatch import Frame
 from openmps.runtime.step_trace import Traced
+
+_MOST_TRACED = 16
+"""Functions with updates, and of updates, that are known: settings may be changed back and forth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class Program:
         """What its encodes have in common."""
         self.updates: Traced | None = None
         """What was traced of the updates behind it, of dispatches with both."""
+        self._traced = deque[Function](maxlen=_MOST_TRACED)
         self._bound: list[Any] = []
         self.versions: list[Version] = []
         """Of what decides on the memory that stays bound."""
@@ -178,6 +183,14 @@ class Program:
         self.handed_out = tuple((group[0].stage, tuple(output.name for output in group)) for group in together)
         self.asked = tuple(index for index, part in enumerate(self.parts) if not _stays(part[0], part[3]))
         self.used = used_inputs(function)
+
+    def known(self, traced: Function) -> Function:
+        """The function like one that was traced which came first: what replays know of it holds for all of them."""
+        for each in self._traced:
+            if each.is_like(traced):
+                return each
+        self._traced.append(traced)
+        return traced
 
     def bound(self) -> list[Any]:
         """What the inputs of the function are bound to, a new list; nothing yet for those that each encode binds."""

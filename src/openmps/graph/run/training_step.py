@@ -50,7 +50,7 @@ class _Traced(NamedTuple):
 class TrainingStep(Frame):
     """A program with its updates, encoded as one dispatch. It does not hold the program."""
 
-    __slots__ = ("_actions", "_behind", "_checks", "_program", "_spliced", "_traced", "_used")
+    __slots__ = ("_actions", "_behind", "_checks", "_numbers", "_program", "_spliced", "_traced", "_used")
 
     def __init__(
         self,
@@ -66,6 +66,8 @@ class TrainingStep(Frame):
         self._program = program.function, program.used, program.frame
         self._spliced, self._used = spliced, used_inputs(spliced.function)
         self._actions, self._checks = trace.actions, trace.checks
+        # Asked for in the order in which they were recorded: an optimizer of several layers counts.
+        self._numbers = [each for _, work in works for each in work.inputs if isinstance(each, StepNumber)]
         self._traced = _Traced(spliced.rows, spliced.bound, works, ends)
         anew = [place for place, each in enumerate(spliced.updates.inputs) if each.role is not Role.BUFFER]
         self._behind = _Updates(tuple(anew), self._traced)
@@ -87,7 +89,8 @@ class TrainingStep(Frame):
         ends = sinks(program, spliced.handed_out, outputs, states)
         for check in self._checks:
             check(command_buffer)
-        own = [Number(each.ask()) if type(each) is StepNumber else each for each in spliced.bound]
+        asked = {id(each): Number(each.ask()) for each in self._numbers}
+        own = [asked.get(id(each), each) for each in spliced.bound]
         for action, arguments in self._actions:
             action(*arguments)
         if not checked:

@@ -111,6 +111,8 @@ class Updates:
             if not self._may_be_declared or not all(is_declared(*each) for each in self._methods):
                 return None
             traced = program.updates = self._trace(program, queue(), sharing, program.taken(given))
+            if not traced.is_current():  # something that it depends on has changed while it was recorded
+                return None
         return traced.frame if isinstance(traced.frame, TrainingStep) else None
 
     def _trace(
@@ -122,12 +124,13 @@ class Updates:
         ends = states.ends()
         trace = StepTrace(queue)
         trace.declared += self._methods
+        # First: the versions are those of what is bound now, and more may follow from it than before.
+        given = persistent_bindings(program, taken)
         for version in program.versions:
             depends_on(trace, version)
         try:
             update.ask(trace, sharing)
             works = [(label, as_update(label, work)) for label, work in trace.take()]
-            given = persistent_bindings(program, taken)
             own = [place for place in taken if place not in states.held]
             spliced = splice_updates(program, given, ends, [work for _, work in works], own)
         except UndeclaredError:
