@@ -64,7 +64,7 @@ class StepTrace(MTLCommandBuffer):
 
 
 def declared(update: F) -> F:
-    """Mark a method of a data source or an optimizer: it records the same work in each step, on a trace too.
+    """Say of a method of a data source or an optimizer that it records the same work in each step, on a trace too.
 
     Whoever overrides it, on a class or on an object, is asked in each step, as the framework documents.
     """
