@@ -61,12 +61,14 @@ class _Kept(NamedTuple):
         """What stays of the inputs of a dispatch but for those that each encode binds."""
         used = [index for index, is_used in enumerate(dispatch.used) if is_used]
         stays = [index for index in used if dispatch.inputs[index].value_stays and index not in anew]
-        values: list[object] = [None] * len(dispatch.inputs)
-        for index in stays:  # before the versions: to ask may allocate
-            values[index] = dispatch.inputs[index].value()
         found = {id(each): each for index in stays for each in dispatch.inputs[index].versions()}
         versions = [*found.values()]
-        return cls(versions, [each.number for each in versions], values, [i for i in used if i not in set(stays)])
+        # Before the values: what changes meanwhile, by another thread or because it is asked for, is looked up again.
+        numbers = [each.number for each in versions]
+        values: list[object] = [None] * len(dispatch.inputs)
+        for index in stays:
+            values[index] = dispatch.inputs[index].value()
+        return cls(versions, numbers, values, [index for index in used if index not in set(stays)])
 
 
 _serials = itertools.count()

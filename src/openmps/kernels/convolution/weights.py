@@ -338,8 +338,8 @@ class ConvolutionWeights:
         made = self._rounded.get(use.dtype)
         if made is None:
             self._note_derived()
-            self._choice.advance()
             made = self._rounded[use.dtype] = self._single.to(torch.float16).to(use.dtype)
+            self._choice.advance()
         return made
 
     def _unrounded(self, name: str) -> Unrounded:

@@ -176,6 +176,7 @@ class Replayer:
             entry = self._entries[key] = _Entry(kept, analyse(works, signature))
             entry.too_large = _too_large(signature, self._device)
             entry.allow_fusion = self.allow_fusion
+            self._forget_least_used()
         entry.looks += 1
         entry.last_use = next(self._uses)
         return entry
@@ -198,8 +199,13 @@ class Replayer:
         for entry in captured[: len(captured) - self.max_capture_count]:
             self._drop(entry)
             entry.sightings, entry.needed = 0, 2 * entry.needed
+        self._forget_least_used()
+
+    def _forget_least_used(self) -> None:
         while len(self._entries) > _REMEMBERED:
-            self._drop(self._entries.pop(min(self._entries, key=lambda key: self._entries[key].last_use)))
+            # The newest has no use yet.
+            oldest = min(list(self._entries)[:-1], key=lambda key: self._entries[key].last_use)
+            self._drop(self._entries.pop(oldest))
 
     def _drop(self, entry: _Entry | None) -> None:
         if entry is not None and entry.capture is not None:
