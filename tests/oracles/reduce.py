@@ -23,7 +23,9 @@ class Part(NamedTuple):
 
 
 def _one(operation: str, numbers: list[float]) -> float:
-    """One number for a list of them; the first NaN decides."""
+    """One number for a list of them; the first NaN decides, or the last where the last argument is asked for."""
+    if operation.startswith("last "):
+        return len(numbers) - 1 - _one(operation.removeprefix("last "), numbers[::-1])
     if operation == "sum":
         return math.fsum(numbers)
     if operation == "mean":
