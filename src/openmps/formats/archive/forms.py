@@ -129,6 +129,8 @@ _ARGUMENTS: dict[type, Callable[[Any, StandIns], dict[str, Any]]] = {
     MPSCNNUpsampling: _upsampling,
     MPSCNNUpsamplingGradient: _upsampling,
     MPSNNOptimizer: _optimizer,
+    # Its numbers say more than its arguments take: those of the default distribution are 0, and no deviation is.
+    MPSMatrixRandomDistributionDescriptor: lambda each, _: {},
 }  # fmt: skip
 """Where the arguments are not attributes of the same names."""
 
