@@ -134,13 +134,10 @@ def check_sources(
 
     Images that a dropped command buffer was to write are not usable.
     """
-    given: tuple[tuple[str, Sequence[object], Sequence[MPSNNImageNode | MPSNNStateNode]], ...] = (
-        ("source_images", sources, interface.inputs),
-        ("source_states", states, interface.input_states),
-    )
-    for name, objects, nodes in given:
-        if len(objects) != len(nodes):
-            raise MPSArgumentError(who, name, interface.count_rule(nodes), f"{len(objects)}")
+    if len(sources) != len(interface.inputs):
+        raise MPSArgumentError(who, "source_images", interface.count_rule(interface.inputs), f"{len(sources)}")
+    if len(states) != len(interface.input_states):
+        raise MPSArgumentError(who, "source_states", interface.count_rule(interface.input_states), f"{len(states)}")
     if not sources:
         rule, remedy = (
             "must read a source image, which says how many images there are",
@@ -149,7 +146,7 @@ def check_sources(
         raise MPSArgumentError(who, "graph", rule, "none", remedy)
     count = count_of(sources[0])
     for index, images in enumerate(sources):
-        if count_of(images) != count or count == 0:
+        if count == 0 or (index and count_of(images) != count):
             rule = f"must hold {count or 'at least one'} image(s), like the first source"
             raise MPSArgumentError(who, f"source_images[{index}]", rule, count_of(images))
         images.check_usable(who, f"source_images[{index}]", command_buffer)

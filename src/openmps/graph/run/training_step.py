@@ -67,7 +67,9 @@ class TrainingStep(Frame):
         self._spliced, self._used = spliced, used_inputs(spliced.function)
         self._actions, self._checks = trace.actions, trace.checks
         # Asked for in the order in which they were recorded: an optimizer of several layers counts.
-        self._numbers = [each for _, work in works for each in work.inputs if isinstance(each, StepNumber)]
+        asked = [each for _, work in works for each in work.inputs if isinstance(each, StepNumber)]
+        places = {id(bound): place for place, bound in enumerate(spliced.bound)}
+        self._numbers = [(places[id(each)], each.ask) for each in asked]
         self._traced = _Traced(spliced.rows, spliced.bound, works, ends)
         anew = [place for place, each in enumerate(spliced.updates.inputs) if each.role is not Role.BUFFER]
         self._behind = _Updates(tuple(anew), self._traced)
@@ -89,8 +91,9 @@ class TrainingStep(Frame):
         ends = sinks(program, spliced.handed_out, outputs, states)
         for check in self._checks:
             check(command_buffer)
-        asked = {id(each): Number(each.ask()) for each in self._numbers}
-        own = [asked.get(id(each), each) for each in spliced.bound]
+        own = [*spliced.bound]
+        for place, ask in self._numbers:
+            own[place] = Number(ask())
         for action, arguments in self._actions:
             action(*arguments)
         if not checked:
