@@ -441,13 +441,18 @@ def _resize(mode: str) -> Layer:
 
 
 def _concatenation(writer: Writer, node: Any, kernel: Any) -> None:
-    """Each source is filled up to a multiple of 4 channels."""
+    """Each source is filled up to a multiple of 4 channels: with zeros, but the fourth channel of one or two."""
     parts: list[str] = []
+    has_ones = kernel.conventions["concatenation_filler"] == "texture"
     for source in node.sources:
-        name, missing = writer.name(source), -writer.shape(source)[0] % 4
-        if missing:
-            pads = writer.constant(np.array([0, 0, 0, 0, 0, missing, 0, 0], np.int64))
-            name = writer.step("Pad", [name, pads])
+        name, channels = writer.name(source), writer.shape(source)[0]
+        missing = -channels % 4
+        ones = int(has_ones and channels in (1, 2))
+        for count, value in ((missing - ones, 0.0), (ones, 1.0)):
+            if count > 0:
+                pads = writer.constant(np.array([0, 0, 0, 0, 0, count, 0, 0], np.int64))
+                filler = [] if value == 0.0 else [writer.constant(np.array(value, np.float32))]
+                name = writer.step("Pad", [name, pads, *filler])
         parts.append(name)
     writer.add("Concat", parts, writer.name(node.result_image), axis=1)
 
