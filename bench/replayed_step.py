@@ -128,7 +128,7 @@ def replay_alone(ours: Ours) -> float:
     captures = [entry.capture for entry in player._entries.values() if entry.capture is not None]
     if not captures:
         return float("nan")
-    longest = max(captures, key=lambda capture: len(capture.sinks))
+    longest = max(captures, key=lambda capture: len(capture.output_bindings))
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     for _ in range(100):

@@ -244,21 +244,21 @@ def test_lint_names_nothing_of_a_plain_graph() -> None:
 def test_to_lint_changes_nothing() -> None:
     graph, network = _made("alignment", "reading")
     before = _result(graph, network)
-    kernels = {node: kernel.settled_properties() for node, kernel in graph.kernels.items()}
+    kernels = {node: kernel.interned_properties() for node, kernel in graph.kernels.items()}
     mps.lint(graph, [each.descriptor() for each in network.sources])
-    assert {node: kernel.settled_properties() for node, kernel in graph.kernels.items()} == kernels
+    assert {node: kernel.interned_properties() for node, kernel in graph.kernels.items()} == kernels
     assert _result(graph, network) == before
 
 
 def test_a_twin_that_notes_counts_no_change_of_the_kernel() -> None:
     with mps.conventions(reshape_order="planes"):
         kernel = mps.MPSNNReshape(DEVICE)
-    version, own = Version(), kernel.settled_properties()
+    version, own = Version(), kernel.interned_properties()
     kernel.share_property_version(version)
     twin = kernel.noting(NotingConventions(kernel.conventions))
     twin.clip_rect = mps.MTLRegion(mps.MTLOrigin(1, 0, 0), mps.MTLSize(1, 1, 1))
-    assert twin.conventions == kernel.conventions and twin.settled_properties() is not own
-    assert kernel.settled_properties() is own and version.number == 0
+    assert twin.conventions == kernel.conventions and twin.interned_properties() is not own
+    assert kernel.interned_properties() is own and version.number == 0
 
 
 def test_the_page_is_that_of_the_table() -> None:

@@ -51,8 +51,7 @@ LEFT_OUT = {
     "of_images",
     "own",
     "used",
-    "sink",
-    "sinks",
+    "output_bindings",
     "new_heap",
 }
 """An enqueued buffer that nobody commits holds up what is behind it; other threads are reached by no time limit; the

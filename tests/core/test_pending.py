@@ -481,8 +481,8 @@ def test_the_mask_of_a_dropout(queue: MTLCommandQueue) -> None:
 
 
 def test_whatever_takes_a_result_says_where_it_goes() -> None:
-    """A sink without regions would be read too early, or fail where somebody reads."""
-    sinks = list[tuple[str, bool]]()
+    """An output binding without regions would be read too early, or fail where somebody reads."""
+    output_bindings = list[tuple[str, bool]]()
     for path in Path(mps.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.ClassDef):
@@ -493,6 +493,6 @@ def test_whatever_takes_a_result_says_where_it_goes() -> None:
                 module = path.relative_to(Path(mps.__file__).parents[1]).with_suffix("").parts
                 kind = getattr(importlib.import_module(".".join(module)), node.name)
                 # The abstract ones of the bases of bindings do not count.
-                sinks.append((node.name, not getattr(kind.regions, "__isabstractmethod__", False)))
-    assert len(sinks) >= 8
-    assert [name for name, has_regions in sinks if not has_regions and name != "Binding"] == []
+                output_bindings.append((node.name, not getattr(kind.regions, "__isabstractmethod__", False)))
+    assert len(output_bindings) >= 8
+    assert [name for name, has_regions in output_bindings if not has_regions and name != "Binding"] == []

@@ -144,7 +144,7 @@ def test_no_gradients_come_out_of_declared_updates(device: torch.device) -> None
     captured = [entry for entry in player._entries.values() if entry.capture is not None]
     assert len(captured) == 1
     # The losses alone: gradients are values of the function.
-    assert len(captured[0].capture.sinks) == 1
+    assert len(captured[0].capture.output_bindings) == 1
 
 
 def _read(kept: Any) -> list[Array]:

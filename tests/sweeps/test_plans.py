@@ -106,8 +106,8 @@ def test_zero_and_minus_zero_are_different_properties() -> None:
 
     device = mtl_device("cpu")
     kernels = [configured(MPSCNNAdd(device), {"bias": bias}) for bias in (0.0, -0.0)]
-    settled = [kernel._configuration.settled() for kernel in kernels]
-    assert settled[0] is not settled[1]
+    interned = [kernel._configuration.interned() for kernel in kernels]
+    assert interned[0] is not interned[1]
 
 
 def test_batches_of_other_sizes_have_other_plans() -> None:
@@ -134,4 +134,4 @@ def test_plans_stay_behind(duplicate: Callable[[Any], Any]) -> None:
     twin = duplicate(kernel)
     assert len(pickle.dumps(twin)) < size + 100
     assert twin._configuration.sources == kernel._configuration.sources
-    assert twin._configuration.settled() is kernel._configuration
+    assert twin._configuration.interned() is kernel._configuration

@@ -27,7 +27,7 @@ from openmps.core.vector_descriptor import TORCH_TYPES, MPSMatrixDescriptor, MPS
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.metal.array_protocols import Taken, as_array, exported, location, taken_array, taken_tensor
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.metal.pending import Region, require_written, settle, unwritten
+from openmps.metal.pending import Region, require_written, unwritten, wait_until_written
 from openmps.runtime.binding import Numbers
 from openmps.selectors import Factory, takes
 from openmps.types import MPSDataType, MTLStorageMode
@@ -166,7 +166,7 @@ class _Elements(KnownAttributes, Labelled, Operand, Generic[Descriptor]):
         Raises:
             MTLCommandBufferError: A command buffer that is not committed has yet to write them.
         """
-        settle(self.name, "tensor", self.regions())
+        wait_until_written(self.name, "tensor", self.regions())
         return self.memory()
 
     def regions(self) -> tuple[Region]:
@@ -190,7 +190,7 @@ class _Elements(KnownAttributes, Labelled, Operand, Generic[Descriptor]):
             MTLCommandBufferError: A command buffer that is not committed has yet to write them.
         """
         self._check_cpu_access("numpy")
-        settle(self.name, "numpy", self.regions())
+        wait_until_written(self.name, "numpy", self.regions())
         return np.array(self.memory().cpu().numpy(), order="C")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -199,7 +199,7 @@ class _Elements(KnownAttributes, Labelled, Operand, Generic[Descriptor]):
             held = self.numpy()
         else:
             self._check_cpu_access("numpy")
-            settle(self.name, "numpy", self.regions())
+            wait_until_written(self.name, "numpy", self.regions())
             held = self.memory().numpy()
         remedy = "Use tensor(), which shares the memory"
         return as_array(self.name, held, dtype, copy, is_own=is_own, remedy=remedy)

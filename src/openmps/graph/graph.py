@@ -46,7 +46,7 @@ from openmps.graph.run.encoding import (
     make_outputs,
     make_states,
     other_formats,
-    sinks,
+    output_bindings,
     state_batch_list,
     state_list,
     tell,
@@ -438,7 +438,7 @@ class MPSNNGraph(PlannedGraph):
             made = make_states(command_buffer, program, working, interface.result_states, temporary=temporary)
             update = self._updates.begin(program, working)
             bound = bindings(program, sources, working)
-            ends = sinks(program, program.handed_out, outputs, working)
+            ends = output_bindings(program, program.handed_out, outputs, working)
             command_buffer.record(who, encoding_of(program, bound, tuple(ends), checked=self.stop_on_non_finite))
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)

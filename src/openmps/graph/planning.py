@@ -73,7 +73,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         """Plan for these kernels from now on."""
         self._kernels = kernels
         if self._sharing is not None:
-            self._sharing.settle(kernels.values())
+            self._sharing.prepare(kernels.values())
         self._updates = Updates(self._network.filters, kernels)
         self._programs: dict[Any, Program] = {}
         self._property_version = Version()
@@ -84,7 +84,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         self._properties: list[Any] = []
         self._last: tuple[Any, Program] | None = None
         """The program of the last encode and what it was found by; none while programs ask their user first."""
-        self._settled: list[Any] = []
+        self._interned: list[Any] = []
         taken = set(self._interface.input_states)
         self._state_readers = [
             (state, kernel) for node, kernel in kernels.items() for state in node.source_states if state in taken
@@ -106,7 +106,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         """
         self._updates.share_among(self.name, of_kind(self.name, "sharing", sharing, Sharing).shards)
         self._sharing = sharing
-        sharing.settle(self._kernels.values())
+        sharing.prepare(self._kernels.values())
         self._programs.clear()
         self._last = None
 
@@ -214,8 +214,8 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         self._properties = [*map(_PROPERTIES, self._kernels.values())]
         if self._properties == before:
             return
-        settled = [(configuration.settled(), *others) for configuration, *others in self._properties]
-        if not planned and settled != self._settled:
+        interned = [(configuration.interned(), *others) for configuration, *others in self._properties]
+        if not planned and interned != self._interned:
             self._programs.clear()
             self._last = None
-        self._settled = settled
+        self._interned = interned

@@ -19,7 +19,7 @@ from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.core.training_state import TrainingState, check_names, whole_number
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
-from openmps.metal.pending import settle
+from openmps.metal.pending import wait_until_written
 from openmps.ops.op import Value
 from openmps.ops.pointwise.dropout import Dropout, DropoutMask
 from openmps.selectors import takes
@@ -74,7 +74,7 @@ class MPSCNNDropoutGradientState(MPSNNGradientState):
 
         There once the command buffer of the forward encode is committed; it is waited for.
         """
-        settle(self.name, "mask_data", self.saved.regions())
+        wait_until_written(self.name, "mask_data", self.saved.regions())
         mask = self.saved.value()
         if mask is None:
             rule = "is there once the forward encode has completed"

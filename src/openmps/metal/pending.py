@@ -175,7 +175,7 @@ def _unwritten_of(regions: Sequence[Region]) -> list[_Unwritten]:
     return found
 
 
-def settle(who: str, action: str, regions: Iterable[Region]) -> None:
+def wait_until_written(who: str, action: str, regions: Iterable[Region]) -> None:
     """Called before the CPU reads: wait for what is committed, and refuse what is not.
 
     Raises:
@@ -186,7 +186,7 @@ def settle(who: str, action: str, regions: Iterable[Region]) -> None:
     if not (_unfinished or unwritten) or is_in_queue():
         return
     wanted = list(regions)
-    _settle_unfinished(who, action, wanted)
+    _wait_for_unfinished(who, action, wanted)
     for entry in _unwritten_of(wanted)[:1] if unwritten else ():
         raise _never_written(who, action, entry)
 
@@ -233,7 +233,7 @@ def unreadable(works: Iterable[tuple[str, object]]) -> tuple[str, MTLCommandBuff
     return None
 
 
-def _settle_unfinished(who: str, action: str, wanted: Sequence[Region]) -> None:
+def _wait_for_unfinished(who: str, action: str, wanted: Sequence[Region]) -> None:
     # No record stays in this frame: whoever keeps the error would keep a command buffer that was dropped.
     refused, awaited = _writers(wanted)
     if refused is not None:

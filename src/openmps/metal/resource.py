@@ -16,7 +16,7 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import Taken, as_array, exported, location, taken_array, taken_tensor
 from openmps.metal.host_copy import HostCopy
 from openmps.metal.memory import Memory
-from openmps.metal.pending import Region, mark_written, settle
+from openmps.metal.pending import Region, mark_written, wait_until_written
 from openmps.metal.processor import Processor
 from openmps.metal.version import Version
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
@@ -200,7 +200,7 @@ class Bytes(Resource, Memory):
             MTLCommandBufferError: A command buffer that is not committed has yet to write them.
         """
         found = self.memory(dtype, offset, count)
-        settle(self.name, "tensor", (self.region(offset, found.numel() * dtype.itemsize),))
+        wait_until_written(self.name, "tensor", (self.region(offset, found.numel() * dtype.itemsize),))
         return found
 
     def memory(self, dtype: torch.dtype, offset: int = 0, count: int | None = None) -> torch.Tensor:
@@ -238,7 +238,7 @@ class Bytes(Resource, Memory):
         if self._storage is not None:
             return False
         storage = self._bindable(tensor)
-        return self._settled(storage) is storage
+        return self._keep_storage(storage) is storage
 
     def _bindable(self, tensor: torch.Tensor) -> torch.Tensor:
         """The bytes of a tensor that can be the buffer's memory."""
@@ -270,7 +270,7 @@ class Bytes(Resource, Memory):
             MTLCommandBufferError: A command buffer that is not committed has yet to write the buffer.
         """
         self._check_cpu_access("contents")
-        settle(self.name, "contents", (self.region(0, self._length),))
+        wait_until_written(self.name, "contents", (self.region(0, self._length),))
         storage = self._bytes()
         if not self.device.is_cuda:
             return storage.numpy()
@@ -313,9 +313,9 @@ class Bytes(Resource, Memory):
     def _bytes(self) -> torch.Tensor:
         if self._storage is not None:
             return self._storage
-        return self._settled(self._allocate())
+        return self._keep_storage(self._allocate())
 
-    def _settled(self, storage: torch.Tensor) -> torch.Tensor:
+    def _keep_storage(self, storage: torch.Tensor) -> torch.Tensor:
         """The memory: ``storage``, unless there is some by now."""
         # The encoding thread, the queue's thread and signal handlers may all be the first. None of them comes between
         # the look and the call that stores: a lock would have a forked process wait for a thread that stayed behind.

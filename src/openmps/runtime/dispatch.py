@@ -20,15 +20,15 @@ from openmps.runtime.binding import Binding, Number
 class Frame:
     """What dispatches of one function share: all but some of their bindings. The same object for all of them."""
 
-    __slots__ = ("__weakref__", "_kept", "anew", "anew_sinks", "serial")
+    __slots__ = ("__weakref__", "_kept", "anew", "anew_outputs", "serial")
 
-    def __init__(self, anew: tuple[int, ...], anew_sinks: tuple[int, ...] | None = ()) -> None:
+    def __init__(self, anew: tuple[int, ...], anew_outputs: tuple[int, ...] | None = ()) -> None:
         self.serial = next(_serials)
         """A number that no other frame has."""
         self.anew = anew
         """The inputs that each encode binds."""
-        self.anew_sinks = anew_sinks
-        """The sinks that are each encode's own; None for all of them."""
+        self.anew_outputs = anew_outputs
+        """The output bindings that are each encode's own; None for all of them."""
         self._kept: _Kept | None = None
 
     def values(self, dispatch: Dispatch) -> list[object]:
@@ -77,7 +77,7 @@ _serials = itertools.count()
 class Dispatch(Writer):
     """One encode: a function and its bindings. Running it reads the inputs, computes, and hands the outputs out."""
 
-    __slots__ = ("frame", "function", "inputs", "sinks", "used")
+    __slots__ = ("frame", "function", "inputs", "output_bindings", "used")
 
     guards: ClassVar[bool] = False
     """Whether it looks at its results when it runs, and may raise; see `sound`."""
@@ -87,7 +87,7 @@ class Dispatch(Writer):
         function: Function,
         inputs: tuple[Binding, ...],
         used: tuple[bool, ...],
-        sinks: tuple[Binding, ...],
+        output_bindings: tuple[Binding, ...],
         frame: Frame | None = None,
     ) -> None:
         self.function = function
@@ -97,7 +97,7 @@ class Dispatch(Writer):
         """What each input of the function is bound to, in the function's order."""
         self.used = used
         """Of each input, whether it is read at all."""
-        self.sinks = sinks
+        self.output_bindings = output_bindings
         """Where each output of the function goes, in the function's order."""
 
     def apart(self, label: str) -> list[tuple[str, Dispatch]]:
@@ -109,8 +109,8 @@ class Dispatch(Writer):
         self.hand_out(self.function.run(self.values()))
 
     def writes(self) -> Iterator[Region]:
-        """The memory of the sinks, and of the inputs that are overwritten."""
-        places = [*self.sinks, *(self.inputs[index] for index in self.function.overwritten())]
+        """The memory of the output bindings, and of the inputs that are overwritten."""
+        places = [*self.output_bindings, *(self.inputs[index] for index in self.function.overwritten())]
         for place in places:
             yield from place.regions()
 
@@ -132,22 +132,32 @@ class Dispatch(Writer):
         return [each.value() if used else None for each, used in zip(self.inputs, self.used, strict=True)]
 
     def hand_out(self, made: Sequence[object]) -> None:
-        """Hand the outputs to their sinks."""
-        for sink, value, is_shared in zip(self.sinks, made, self.function.may_share, strict=True):
-            sink.take(value, is_shared=is_shared)
+        """Hand the outputs to their bindings."""
+        for output_binding, value, is_shared in zip(self.output_bindings, made, self.function.may_share, strict=True):
+            output_binding.take(value, is_shared=is_shared)
 
     def __repr__(self) -> str:
         return f"Dispatch({self.function!r})"
 
 
 def record_op(
-    command_buffer: CommandBuffer, label: str, op: Op, operands: Sequence[Binding], sinks: Sequence[Binding] = ()
+    command_buffer: CommandBuffer,
+    label: str,
+    op: Op,
+    operands: Sequence[Binding],
+    output_bindings: Sequence[Binding] = (),
 ) -> None:
-    """Record one operation: an update, a reload, a copy. It writes its operands' memory, or ``sinks`` take its results.
+    """Record one operation: an update, a reload, a copy.
 
-    There are as many sinks as results, or none.
+    It writes its operands' memory, or ``output_bindings`` take its results: as many as there are results, or none.
     """
-    record_function(command_buffer, label, function_of_op(op, tuple(map(type, operands)), len(sinks)), operands, sinks)
+    record_function(
+        command_buffer,
+        label,
+        function_of_op(op, tuple(map(type, operands)), len(output_bindings)),
+        operands,
+        output_bindings,
+    )
 
 
 def prepared_op(op: Op, operands: Sequence[Binding]) -> Dispatch:
@@ -161,10 +171,10 @@ def record_function(
     label: str,
     function: Function,
     operands: Sequence[Binding],
-    sinks: Sequence[Binding] = (),
+    output_bindings: Sequence[Binding] = (),
 ) -> None:
     """Record a function that reads all its inputs."""
-    command_buffer.record(label, Dispatch(function, tuple(operands), (True,) * len(operands), tuple(sinks)))
+    command_buffer.record(label, Dispatch(function, tuple(operands), (True,) * len(operands), tuple(output_bindings)))
 
 
 def bound_last(command_buffer: CommandBuffer) -> tuple[Binding, ...]:

@@ -183,7 +183,7 @@ class Session:
 
     def _stop(self) -> None:
         """Save what training has come to so far."""
-        self._settle()
+        self._collect_all()
         self._save()
         self._checkpoint()
         self._run.log({"event": "interrupted", "epoch": self._epoch, "iteration": self._iteration})
@@ -234,9 +234,9 @@ class Session:
             self._batch += 1
             self._collect()
             if self._is_checkpoint_due(begun + 1):
-                self._settle()
+                self._collect_all()
                 self._checkpoint()
-        self._settle()
+        self._collect_all()
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class Session:
 
     # --- figures ------------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
+    def _collect_all(self) -> None:
         self._stepper.wait()
         self._collect()
 

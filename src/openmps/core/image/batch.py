@@ -28,7 +28,7 @@ from openmps.core.operand import Operand
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.metal.pending import require_written, settle, unwritten
+from openmps.metal.pending import require_written, unwritten, wait_until_written
 from openmps.ops.elements import DTYPES
 from openmps.runtime.host import layout_of_array
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat
@@ -196,7 +196,7 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
         stack = self.stack()
         for image in self._images or (self._image(0),):
             image.check_cpu_access(method)
-        settle("MPSImageBatch", method, stack.regions())
+        wait_until_written("MPSImageBatch", method, stack.regions())
         return stack
 
     def __dlpack__(

@@ -19,7 +19,7 @@ from openmps.core.operand import Operand
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.metal.pending import mark_written, require_written, settle, unwritten
+from openmps.metal.pending import mark_written, require_written, unwritten, wait_until_written
 from openmps.types import (
     ELEMENT_BYTES,
     PRECISION_BITS,
@@ -261,7 +261,7 @@ class MPSImage(KnownAttributes, Labelled, Operand):
         ``image_index``; with a region of depth n > 1, n images from ``image_index + region.origin.z`` on, along a new
         first axis.
         """
-        self._settle("read_bytes")
+        self._wait_until_written("read_bytes")
         return io.read(self.name, self.storage, data_layout, region, feature_channel_info, image_index)
 
     def write_bytes(
@@ -282,13 +282,13 @@ class MPSImage(KnownAttributes, Labelled, Operand):
 
     def numpy(self) -> NDArray[np.float32]:
         """The numbers of the image, a float32 copy: ``[H, W, C]``, or ``[N, H, W, C]`` if there are several images."""
-        self._settle("numpy")
+        self._wait_until_written("numpy")
         values = arrays.to_numpy(self.storage.values())
         return values[0] if self.number_of_images == 1 else values
 
     def tensor(self) -> torch.Tensor:
         """The stored elements ``[N, C, H, W]`` as a tensor that shares the image's memory."""
-        self._settle("tensor")
+        self._wait_until_written("tensor")
         return self.storage.tensor()
 
     def __dlpack__(
@@ -302,10 +302,10 @@ class MPSImage(KnownAttributes, Labelled, Operand):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return arrays.array_of(self.name, self.numpy(), dtype, copy)
 
-    def _settle(self, method: str) -> None:
+    def _wait_until_written(self, method: str) -> None:
         """Raise, or wait, unless the CPU may read the image now."""
         self.check_cpu_access(method)
-        settle(self.name, method, (self.storage.region(),))
+        wait_until_written(self.name, method, (self.storage.region(),))
 
     def check_cpu_access(self, method: str) -> None:
         """Raise unless the CPU may read and write the image."""

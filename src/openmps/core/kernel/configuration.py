@@ -64,7 +64,7 @@ class SourceProperties(NamedTuple):
 class Configuration:
     """An immutable set of properties: those of each source, and the others by name. Values are plain and hashable."""
 
-    __slots__ = ("__weakref__", "device_type", "is_settled", "kind", "plans", "sources", "values")
+    __slots__ = ("__weakref__", "device_type", "is_interned", "kind", "plans", "sources", "values")
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Configuration:
         """``cpu`` or ``cuda``: where the work will run."""
         self.sources = sources
         self.values = values
-        self.is_settled = False
+        self.is_interned = False
         """Whether this is the one object of its value."""
         self.plans: dict[Any, Any] = {}
         """What was planned from these properties, by shapes."""
@@ -96,15 +96,15 @@ class Configuration:
         """The same properties for another kind of device."""
         return Configuration(self.kind, device_type, self.sources, self.values)
 
-    def settled(self) -> Configuration:
+    def interned(self) -> Configuration:
         """The one object of this value, so that equal kernels, and one that is set to and fro, share their plans."""
-        if self.is_settled:
+        if self.is_interned:
             return self
         # By what they say: as numbers 0.0 and -0.0, 1 and True are equal.
         key = f"{id(self.kind)} {(self.kind, self.device_type, self.sources, sorted(self.values.items()))!r}"
-        found = _settled.setdefault(key, self)
-        if not found.is_settled:
-            found.is_settled = True
+        found = _interned.setdefault(key, self)
+        if not found.is_interned:
+            found.is_interned = True
             _recent.append(found)
         return found
 
@@ -142,7 +142,7 @@ class Configuration:
         return plan
 
 
-_settled: weakref.WeakValueDictionary[str, Configuration] = weakref.WeakValueDictionary()
+_interned: weakref.WeakValueDictionary[str, Configuration] = weakref.WeakValueDictionary()
 _recent: deque[Configuration] = deque(maxlen=_MOST_CONFIGURATIONS)
 """Kept though no kernel has them now: a property may be set back."""
 

@@ -76,7 +76,7 @@ class ImageKernel(PlannedKernel):
     def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
         """Called when everything was checked, before the encode is recorded: states may take note of it."""
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Binding:
+    def _output_binding(self, name: str, states: MPSStateBatch | None) -> Binding:
         """Where the output that the function calls ``name`` goes."""
         raise MPSTypeError(self.name, name, "is taken by no kernel", None, "This is a defect of the kernel")
 
@@ -201,7 +201,7 @@ class ImageKernel(PlannedKernel):
             output = destination.whole()
         else:
             output = destination.whole()
-            configuration = self._configuration if self._configuration.is_settled else self._settled()
+            configuration = self._configuration if self._configuration.is_interned else self._interned_configuration()
             plan = self._plan_with(configuration, shapes, output.shape, given, is_batch=is_batch)
         if not plan.reads_all_images and not is_batch:
             inputs = tuple(
@@ -240,13 +240,13 @@ class ImageKernel(PlannedKernel):
         if destination_states is not None and len(destination_states):
             saved = attach(destination_states, plan.record)
         function = plan.bare if saved is None else plan.function
-        sinks = tuple([
+        output_bindings = tuple([
             Pixels(output, plan.target) if name == RESULT and output is not None
             else saved if name == SAVED and saved is not None
-            else self._sink(name, source_states)
+            else self._output_binding(name, source_states)
             for name in function.outputs
         ])  # fmt: skip
-        self._dispatch(command_buffer, plan, function, inputs, sinks, source_states)
+        self._dispatch(command_buffer, plan, function, inputs, output_bindings, source_states)
 
     def given(self, states: MPSStateBatch | None) -> Hashable:
         """What a plan depends on of states; for those who schedule kernels."""
@@ -260,9 +260,9 @@ class ImageKernel(PlannedKernel):
             return self._memory(name, states)
         return plan.constants[int(name)].on(self._device.torch_device)
 
-    def sinks(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Binding]:
+    def output_bindings(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Binding]:
         """Where outputs of a plan's function go that are neither image nor saved; for those who schedule kernels."""
-        return [self._sink(name, states) for name in names]
+        return [self._output_binding(name, states) for name in names]
 
     def fill(self, plan: Plan, states: MPSStateBatch) -> None:
         """Have states take note that a graph fills them in as this kernel would; for those who schedule kernels."""
@@ -308,7 +308,7 @@ class ImageKernel(PlannedKernel):
                 descriptor.number_of_images //= self._results_per_image
             destination = self._by_allocator(command_buffer, first, descriptor)
             shape = destination.whole().shape
-            return destination, self._plan_with(self._settled(), shapes, shape, given, is_batch=is_batch)
+            return destination, self._plan_with(self._interned_configuration(), shapes, shape, given, is_batch=is_batch)
         sized = self._sized_for(shapes, given, is_batch=is_batch)
         is_custom = sized.is_custom or (states is not None and _size_results(states))
         if is_batch and sized.images_each == 1 and self._allocator is TEMPORARY and not is_custom:
@@ -324,11 +324,11 @@ class ImageKernel(PlannedKernel):
         descriptor, configuration = descriptor_of(sized), sized.configuration
         if is_custom:
             descriptor = self._custom(descriptor, _specimens(sources), states.counted() if states is not None else [])
-            configuration = self._settled()
+            configuration = self._interned_configuration()
         before = self._configuration
         destination = self._by_allocator(command_buffer, first, descriptor)
         if self._allocator not in (ORDINARY, TEMPORARY) and self._configuration is not before:
-            configuration = self._settled()  # it was given the kernel, and has changed it
+            configuration = self._interned_configuration()  # it was given the kernel, and has changed it
         return destination, self._plan_with(configuration, shapes, destination.whole().shape, given, is_batch=is_batch)
 
     def _by_allocator(self, command_buffer: CommandBuffer, first: Images, descriptor: MPSImageDescriptor) -> Images:

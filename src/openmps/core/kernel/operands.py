@@ -219,7 +219,7 @@ class OperandKernel(MPSKernel, EncodePath):
     def _plan_for(
         self, arguments: tuple[Argument, ...], shapes: tuple[OperandShape | None, ...], asked: Hashable
     ) -> OperandPlan:
-        configuration, key = self._settled(), (shapes, asked)
+        configuration, key = self._interned_configuration(), (shapes, asked)
         plan: OperandPlan | None = configuration.plans.get(key)
         if plan is None:
             at = OperandContext(self.name, arguments, shapes, asked)

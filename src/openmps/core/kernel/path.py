@@ -45,11 +45,11 @@ class EncodePath(Configured):
 
     # --- the steps ----------------------------------------------------------------------------------------------------
 
-    def _settled(self) -> Configuration:
+    def _interned_configuration(self) -> Configuration:
         """The properties as they stand; equal ones are the same object."""
         configuration = self._configuration
-        if not configuration.is_settled:
-            configuration = configuration.settled()
+        if not configuration.is_interned:
+            configuration = configuration.interned()
             store(self, "_configuration", configuration)
         return configuration
 
@@ -76,7 +76,7 @@ class EncodePath(Configured):
         plan: FunctionPlan,
         function: Function,
         inputs: tuple[View[Any], ...],
-        sinks: tuple[Binding, ...],
+        output_bindings: tuple[Binding, ...],
         given: Any,
     ) -> None:
         """Bind the inputs of a plan's function, and record it. The numbers of the encode are asked for here."""
@@ -86,7 +86,7 @@ class EncodePath(Configured):
             if isinstance(command_buffer, StepTrace):  # its numbers hold for one encode alone
                 raise UndeclaredError(f"encode of {self.name}")
             bound = self._bindings(plan, inputs, given)
-        command_buffer.record(self.name, Dispatch(function, bound, plan.used, sinks))
+        command_buffer.record(self.name, Dispatch(function, bound, plan.used, output_bindings))
 
     def _bindings(self, plan: FunctionPlan, inputs: Sequence[View[Any]], given: Any) -> tuple[Binding, ...]:
         """What the inputs of a plan's function are bound to in this encode."""

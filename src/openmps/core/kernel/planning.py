@@ -110,7 +110,7 @@ class PlannedKernel(KernelProperties, EncodePath):
 
     def _sized_for(self, shapes: tuple[Shape, ...], given: Hashable, *, is_batch: bool) -> Sized:
         """The result for these sources; the kernel's properties become what the policy makes of them."""
-        configuration = self._configuration if self._configuration.is_settled else self._settled()
+        configuration = self._configuration if self._configuration.is_interned else self._interned_configuration()
         key = (shapes, given, int(self._padding.padding_method()), is_batch)
         sized: Sized | None = configuration.plans.get(key)
         if sized is None:
@@ -118,9 +118,9 @@ class PlannedKernel(KernelProperties, EncodePath):
         store(self, "_configuration", sized.configuration)
         return sized
 
-    def settled_properties(self) -> Configuration:
+    def interned_properties(self) -> Configuration:
         """All that a plan depends on of the kernel; equal ones are the same object."""
-        return self._settled()
+        return self._interned_configuration()
 
     def _size(self, configuration: Configuration, shapes: tuple[Shape, ...], given: Any, *, is_batch: bool) -> Sized:
         draft = self._draft(configuration)
@@ -136,7 +136,7 @@ class PlannedKernel(KernelProperties, EncodePath):
         return Sized(
             Shape(extent, draft._result_format(shapes[0].channel_format)),
             images,
-            draft._configuration.settled(),
+            draft._configuration.interned(),
             self._is_custom(),
         )
 
@@ -195,7 +195,7 @@ class PlannedKernel(KernelProperties, EncodePath):
         says that images are objects of their own, so that z of offsets and clip rectangle, which choose images of one
         object, have nothing to choose.
         """
-        configuration = self._configuration if self._configuration.is_settled else self._settled()
+        configuration = self._configuration if self._configuration.is_interned else self._interned_configuration()
         return self._plan_with(configuration, sources, destination, given, is_batch=is_batch)
 
     def _plan_with(

@@ -49,10 +49,10 @@ def make_kernels(
                 owners[key] = kernel.parameters
             kernel.share_parameters(owners[key])
         row = row_of(node)
-        if row is not None and row.settle is not None:
+        if row is not None and row.adapt is not None:
             is_consumed = not consumed.isdisjoint(node.result_states or ())
             wants, exports = wants_parameter_gradients(node), exports_parameter_gradients(node)
-            row.settle(kernel, Use(node.result_image in read, is_consumed, wants, exports))
+            row.adapt(kernel, Use(node.result_image in read, is_consumed, wants, exports))
     return kernels
 
 

@@ -133,18 +133,18 @@ class _Updates:
         function = program.function
         roots, places = roots_of(function), {value: index for index, value in enumerate(function.input_values)}
         for name, value, end in zip(function.outputs, function.output_values, ends, strict=True):
-            for sink in flat((end,)):
-                memories = sink.memories()
+            for output_binding in flat((end,)):
+                memories = output_binding.memories()
                 if not any(id(memory) in read for memory in memories):
                     continue
                 if len(memories) != 1:
                     raise UndeclaredError(f"output {name} goes to several pieces of memory")
-                self._add(name, sink, memories[0])
+                self._add(name, output_binding, memories[0])
                 behind = [_memory_of(given[places[root]]) for root in roots.get(value, ()) if root in places]
                 place = id(memories[0])
                 self._behind[place] = self._behind.get(place, frozenset[Hashable]()).union(*behind)
 
-    def _add(self, output: str, sink: Binding, memory: Memory) -> None:
+    def _add(self, output: str, output_binding: Binding, memory: Memory) -> None:
         """Have an output in the row of its memory, too."""
         known = self._rows.get(id(memory))
         if known is not None:
@@ -152,12 +152,14 @@ class _Updates:
             row = self._gradients[place]
             self._gradients[place] = row._replace(outputs=(*row.outputs, output))
             return
-        bound = sink if sink.is_memory else Numbers(memory) if isinstance(memory, MTLBuffer) else None
+        bound = (
+            output_binding if output_binding.is_memory else Numbers(memory) if isinstance(memory, MTLBuffer) else None
+        )
         if not isinstance(bound, MemoryBinding):
             raise UndeclaredError(f"output {output} goes to a {type(memory).__name__}")
         self._places[id(memory)] = len(self._gradients)
         self._rows[id(memory)] = self._builder.input(Role.SAVED, str(len(self._gradients)))
-        self._gradients.append(GradientRow((output,), isinstance(sink, Sum | Added), bound))
+        self._gradients.append(GradientRow((output,), isinstance(output_binding, Sum | Added), bound))
 
     def _traced(self, dispatch: Dispatch) -> _Traced:
         read, written = set[Hashable](), set[Hashable]()
@@ -215,7 +217,7 @@ class _Updates:
 
 def as_update(label: str, work: Work) -> Dispatch:
     """A traced work as one that can be a part of a function; raises `UndeclaredError` where it cannot."""
-    if isinstance(work, Dispatch) and type(work) is Dispatch and not work.sinks and all(work.used):
+    if isinstance(work, Dispatch) and type(work) is Dispatch and not work.output_bindings and all(work.used):
         return work
     raise UndeclaredError(label)
 

@@ -91,7 +91,7 @@ class PolicyAnswer:
         """Ask the policy of a kernel; its say on the offset becomes the kernel's."""
         found = kernel.destination_image_descriptor(images, states)
         size = found.width, found.height, found.feature_channels
-        return cls(kernel, images, states, size, kernel.settled_properties())
+        return cls(kernel, images, states, size, kernel.interned_properties())
 
     def holds(self) -> bool:
         """Whether the policy says the same now."""

@@ -39,7 +39,7 @@ class Sharing(NamedTuple):
     shards: Shards | None = None
     """Who gathers the parameters that each process updates a share of; None where each updates all."""
 
-    def settle(self, kernels: Iterable[object]) -> None:
+    def prepare(self, kernels: Iterable[object]) -> None:
         """Have kernels know it whose numbers depend on the other images of a batch, or on an image's place in it."""
         for kernel in kernels:
             if isinstance(kernel, MPSCNNDropout):

@@ -191,7 +191,7 @@ def _convolution(
         node, _weighted(kernel), ("weights", "accumulator_precision"), state=state, training=WEIGHTS, swift=swift,
         gradient=GradientRow(
             gradient, gradient_kernel, ("weights",), takes=("weights",), copies=("training_style",),
-            settle=_parameter_gradients, since=since, swift=gradient_swift,
+            adapt=_parameter_gradients, since=since, swift=gradient_swift,
         ),
         **more,
     )  # fmt: skip
@@ -314,7 +314,7 @@ NODES: tuple[Row, ...] = (
         ),
     ),
     Row(
-        normalization.MPSCNNBatchNormalizationNode, _batch_normalization, ("data_source", "flags"), settle=_statistics,
+        normalization.MPSCNNBatchNormalizationNode, _batch_normalization, ("data_source", "flags"), adapt=_statistics,
         state=_OF_ONE, training=BATCH_STATISTICS, since=FIRST_GRADIENTS,
         swift=Form(changes=("flags", "training_style")),
         gradient=GradientRow(

@@ -82,7 +82,7 @@ class KernelRow:
     """Attributes of the node that the kernel has too, and takes over."""
     constants: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Properties of the kernel that are other ones in a graph."""
-    settle: Callable[[Any, Use], None] | None = None
+    adapt: Callable[[Any, Use], None] | None = None
     """Changes the kernel for its place in the graph."""
     images: int | None = None
     """Sources that are the kernel's, where further ones are labels and weights."""

@@ -203,7 +203,7 @@ def bind(
             found[index] = stage.kernel.bound(role, name, stage.plan, known)
 
 
-def sinks(
+def output_bindings(
     program: Program,
     groups: Iterable[tuple[int, tuple[str, ...]]],
     images: Mapping[MPSNNImageNode, Images],
@@ -220,7 +220,7 @@ def sinks(
         elif names == (SAVED,):
             found.append(states.saved[place])
         else:
-            found.extend(states.sinks(place, names))
+            found.extend(states.output_bindings(place, names))
     return found
 
 
@@ -330,18 +330,18 @@ class StagesStates:
         found: list[Binding] = []
         for place, names in self._program.handed_out:
             is_held = place in self.held and names not in ((RESULT,), (SAVED,))
-            found += self.sinks(place, names) if is_held else [NOWHERE] * len(names)
+            found += self.output_bindings(place, names) if is_held else [NOWHERE] * len(names)
         return found
 
-    def sinks(self, place: int, names: Sequence[str]) -> Sequence[Binding]:
+    def output_bindings(self, place: int, names: Sequence[str]) -> Sequence[Binding]:
         """Where what one kernel gives besides images and saved tensors goes."""
         kernel = self._stages[place].kernel
         takers = self.held.get(place)
         if takers is None:
-            return kernel.sinks(names, self.given[place]) if place in self.given else [NOWHERE] * len(names)
+            return kernel.output_bindings(names, self.given[place]) if place in self.given else [NOWHERE] * len(names)
         if len(takers) == 1:
-            return kernel.sinks(names, takers[0])
-        return [*map(Several, zip(*[kernel.sinks(names, states) for states in takers], strict=True))]
+            return kernel.output_bindings(names, takers[0])
+        return [*map(Several, zip(*[kernel.output_bindings(names, states) for states in takers], strict=True))]
 
 
 def make_states(

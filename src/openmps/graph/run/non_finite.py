@@ -74,12 +74,12 @@ class CheckedEncoding(Dispatch):
 
 
 def encoding_of(
-    program: Program, inputs: tuple[Binding, ...], sinks: tuple[Binding, ...], *, checked: bool
+    program: Program, inputs: tuple[Binding, ...], output_bindings: tuple[Binding, ...], *, checked: bool
 ) -> Dispatch:
     """One encode of a program; ``checked`` says whether it looks at its results."""
     if not checked:
-        return Dispatch(program.function, inputs, program.used, sinks, program.frame)
-    encoding = CheckedEncoding(program.function, inputs, program.used, sinks, program.frame)
+        return Dispatch(program.function, inputs, program.used, output_bindings, program.frame)
+    encoding = CheckedEncoding(program.function, inputs, program.used, output_bindings, program.frame)
     encoding.program = program
     return encoding
 

@@ -204,8 +204,8 @@ class Tracer:
         values = [each.value() for each in dispatch.inputs]
         made = self.run_unfused(program, dispatch.function.inputs, values)
         self.note_apart(dispatch.function.fused)
-        for name, sink in zip(dispatch.function.outputs, dispatch.sinks, strict=True):
-            sink.take(made.get(name), is_shared=True)
+        for name, output_binding in zip(dispatch.function.outputs, dispatch.output_bindings, strict=True):
+            output_binding.take(made.get(name), is_shared=True)
         if isinstance(dispatch, CheckedEncoding):
             dispatch.check([made.get(name) for name in dispatch.function.outputs])
 
@@ -295,8 +295,8 @@ class Tracer:
             if role is Role.BUFFER and place not in overwritten:
                 self._keep(f"{layer}/{_plain(what)}", layer, TracedKind.PARAMETER, kind, None, values[place])
         made = function.run(values)
-        for what, value, sink in zip(function.outputs, made, dispatch.sinks, strict=True):
-            stack = getattr(sink, "stack", None)
+        for what, value, output_binding in zip(function.outputs, made, dispatch.output_bindings, strict=True):
+            stack = getattr(output_binding, "stack", None)
             if what == RESULT and stack is not None:
                 found = TracedKind.GRADIENT if _GRADIENT in kind else TracedKind.IMAGE
                 self._keep(layer, layer, found, kind, stack.shape.channel_format, value)

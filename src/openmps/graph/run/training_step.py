@@ -9,7 +9,7 @@ from openmps.core.kernel.plan import used_inputs
 from openmps.graph.compile.declared_updates import GradientRow, SplicedUpdates
 from openmps.graph.compile.program import Program
 from openmps.graph.nodes.node import MPSNNImageNode
-from openmps.graph.run.encoding import Images, StagesStates, bindings, sinks
+from openmps.graph.run.encoding import Images, StagesStates, bindings, output_bindings
 from openmps.graph.run.non_finite import encoding_of
 from openmps.metal.device import CommandBuffer
 from openmps.metal.memory import Memory
@@ -88,7 +88,7 @@ class TrainingStep(Frame):
         """Record a step; ``checked`` has results looked at before anything is updated."""
         spliced = self._spliced
         bound = bindings(program, sources, states)
-        ends = sinks(program, spliced.handed_out, outputs, states)
+        ends = output_bindings(program, spliced.handed_out, outputs, states)
         for check in self._checks:
             check(command_buffer)
         own = [*spliced.bound]
@@ -111,7 +111,7 @@ class TrainingStep(Frame):
         """The program and each update by itself, over states of their own."""
         (function, used, frame), fresh = self._program, self._traced.fresh()
         count = len(function.inputs)
-        first = Dispatch(function, dispatch.inputs[:count], used, self._ends_in(fresh, dispatch.sinks), frame)
+        first = Dispatch(function, dispatch.inputs[:count], used, self._ends_in(fresh, dispatch.output_bindings), frame)
         return [(label, first), *self._traced.updates(fresh, dispatch.inputs[count:])]
 
     def _ends_in(self, fresh: Fresh, ends: Sequence[Binding]) -> tuple[Binding, ...]:

@@ -356,6 +356,6 @@ class MPSCNNBatchNormalization(
             return Numbers(self._mean_and_variance.buffers[name == "variance"])
         return check_state(self.name, states).used(name)
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:
+    def _output_binding(self, name: str, states: MPSStateBatch | None) -> Numbers:
         """Where the state keeps gamma and beta for the gradients."""
         return check_state(self.name, states).own(name)

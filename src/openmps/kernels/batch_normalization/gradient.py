@@ -161,7 +161,7 @@ class MPSCNNBatchNormalizationStatisticsGradient(OfBatches, _NormalizationGradie
         state.check_channels(self.name, plan.sources[1].channels)
         state.add_gradients(plan.images)
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:
+    def _output_binding(self, name: str, states: MPSStateBatch | None) -> Numbers:
         return check_state(self.name, states).own(name)
 
 

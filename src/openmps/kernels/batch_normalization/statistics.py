@@ -119,7 +119,7 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
     def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
         return check_state(self.name, states).own(name)
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:
+    def _output_binding(self, name: str, states: MPSStateBatch | None) -> Numbers:
         return check_state(self.name, states).own(name)
 
     def _number(self, name: str, states: MPSStateBatch | None) -> float:

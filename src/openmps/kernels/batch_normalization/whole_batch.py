@@ -144,7 +144,7 @@ class WholeBatchNormalizationGradient(_Named, MPSCNNBatchNormalizationGradient):
         """The graph fills the state's gradients in."""
         check_state(self.name, states).add_gradients(plan.images)
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:
+    def _output_binding(self, name: str, states: MPSStateBatch | None) -> Numbers:
         state = check_state(self.name, states)
         row = state.own(name)
         # A result that several filters read may have a gradient node for each.

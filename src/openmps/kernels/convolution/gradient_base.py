@@ -159,10 +159,10 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
         if int(self.gradient_option) & _PARAMETERS:
             state.add(self.name, plan.images)
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Binding:
-        return self.sinks((name,), states)[0]
+    def _output_binding(self, name: str, states: MPSStateBatch | None) -> Binding:
+        return self.output_bindings((name,), states)[0]
 
-    def sinks(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Binding]:
+    def output_bindings(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Binding]:
         """The sums of the state."""
         state = None if states is None else states.shared
         if not isinstance(state, ConvolutionGradientState):

@@ -245,7 +245,7 @@ class ImageNormalizationGradient(MPSCNNGradientKernel):
     def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
         return self._own(states)[0].numbers.gamma
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Added:
+    def _output_binding(self, name: str, states: MPSStateBatch | None) -> Added:
         assert states is not None
         return adder(states, name, self._own(states)[0].numbers.channels, self.device)
 

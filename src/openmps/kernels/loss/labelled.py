@@ -140,7 +140,7 @@ class LabelledLoss(MPSCNNKernel):
     def _memory(self, name: str, states: MPSStateBatch | None) -> Binding:
         return labels_reader(self.name, states, name)
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Binding:
+    def _output_binding(self, name: str, states: MPSStateBatch | None) -> Binding:
         return loss_writer(states)
 
 

@@ -263,7 +263,7 @@ class MPSNNOptimizer(OperandKernel):
         function: Function | None = self._configuration.plans.get(key)
         if function is None:
             update = self._step_of(vectors, clips=self._clips, shard=self._shard)
-            function = self._settled().keep(key, function_of_op(update, (Number, *map(type, operands))))
+            function = self._interned_configuration().keep(key, function_of_op(update, (Number, *map(type, operands))))
         command_buffer.record(self._name or self.name, Dispatch(function, bound, (True,) * len(bound), ()))
 
 

@@ -66,8 +66,8 @@ def joinable(
 def _made(work: Dispatch, part: Part, once: set[int]) -> dict[int, int]:
     made: dict[int, int] = {}
     targets = iter(part.targets)
-    for output, sink in enumerate(work.sinks):
-        for one, target in zip(flat((sink,)), targets, strict=False):
+    for output, output_binding in enumerate(work.output_bindings):
+        for one, target in zip(flat((output_binding,)), targets, strict=False):
             if target.how is INNER and one.is_whole and target.memories[0] in once:
                 made[target.memories[0]] = output
     return made
@@ -143,8 +143,8 @@ class _Joining:
             for output, outlet in work.call.takers:
                 assert isinstance(outlet, Outlet)
                 if outlet.numbers is not None and not hidden.isdisjoint(outlet.numbers):
-                    outlet = outlet._replace(sink=None, numbers=None)
-                if outlet.sink is not None or outlet.comes_out:
+                    outlet = outlet._replace(output_binding=None, numbers=None)
+                if outlet.output_binding is not None or outlet.comes_out:
                     builder.output(f"{len(self._outlets)}", given[output])
                     self._outlets.append(outlet)
         self._function = builder.finish()

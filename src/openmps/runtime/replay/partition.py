@@ -1,6 +1,6 @@
 """A run of works analysed, once for all that are equal: how its inputs are bound, what comes out, what is in the way.
 
-Each input and each sink is bound in one of these ways:
+Each input and each output is bound in one of these ways:
 
 ==========  ========================================================================================================
 kept        memory that stays, weights and the vectors of optimizers: used as it is, and must be the same each time
@@ -67,7 +67,7 @@ class Part(NamedTuple):
     function: Function
     sources: list[Source]
     targets: list[Target]
-    """Of the sinks one by one."""
+    """Of the outputs one by one."""
 
 
 class Partition:
@@ -136,8 +136,8 @@ class _Analysis:
         if isinstance(work, Dispatch):
             sources = self._sources(work)
             self._dispatches.append((work, sources))
-            for sink in flat(work.sinks):
-                self._note(sink)
+            for output_binding in flat(work.output_bindings):
+                self._note(output_binding)
             partition.steps += len(work.function.actions)
         partition.works += 1
 
@@ -216,11 +216,11 @@ class _Analysis:
 
     # --- outputs ------------------------------------------------------------------------------------------------------
 
-    def _note(self, sink: Binding) -> None:
+    def _note(self, output_binding: Binding) -> None:
         """Note what an output is written to, so that later works can be seen to read it."""
-        if isinstance(sink, Nowhere):
+        if isinstance(output_binding, Nowhere):
             return
-        memories = self._memories(sink)
+        memories = self._memories(output_binding)
         if are_persistent(memories):
             self._in_place |= _storages_of(memories)
             return
@@ -234,11 +234,11 @@ class _Analysis:
                     raise UnfitError("it writes memory that a work before it shares")
             self._written.add(number)
 
-    def _target(self, sink: Binding) -> Target:
+    def _target(self, output_binding: Binding) -> Target:
         """Where an output goes."""
-        if isinstance(sink, Nowhere):
+        if isinstance(output_binding, Nowhere):
             return Target(NOTHING)
-        memories = sink.memories()
+        memories = output_binding.memories()
         if are_persistent(memories):
             return Target(KEPT)
         numbers = tuple([self._numbers[id(memory)] for memory in memories])
@@ -253,7 +253,13 @@ class _Analysis:
     def _finish(self) -> None:
         partition = self.partition
         for work, sources in self._dispatches:
-            partition.parts.append(Part(work.function, sources, [self._target(sink) for sink in flat(work.sinks)]))
+            partition.parts.append(
+                Part(
+                    work.function,
+                    sources,
+                    [self._target(output_binding) for output_binding in flat(work.output_bindings)],
+                )
+            )
         if any(work.guards for work, _ in self._dispatches) and self._in_place:
             partition.works, partition.refusal = 0, ": its results are looked at, and it writes in place"
         inner = sorted(self._inner.items())

@@ -42,8 +42,8 @@ class _Capture:
 
     def __init__(self, static_function: StaticFunction, recording: Recording) -> None:
         self.upload = static_function.upload
-        self.sinks = static_function.sinks
-        self.may_defer = [sink.may_defer for sink in static_function.sinks]
+        self.output_bindings = static_function.output_bindings
+        self.may_defer = [output_binding.may_defer for output_binding in static_function.output_bindings]
         self.outs = static_function.outs
         self.is_guarded = static_function.is_guarded
         self.fused = static_function.fused
@@ -302,7 +302,9 @@ def _hand_out(
     capture: _Capture, outs: Sequence[Sequence[ref[Memory]]], values: Sequence[Tensor | None], deferred: DeferredOutputs
 ) -> None:
     """Bring what comes out to its places, as far as anybody still holds these."""
-    for sink, may_defer, places, value in zip(capture.sinks, capture.may_defer, outs, values, strict=True):
+    for output_binding, may_defer, places, value in zip(
+        capture.output_bindings, capture.may_defer, outs, values, strict=True
+    ):
         held = [place() for place in places]
         if held.count(None) == len(held):
             continue
@@ -311,7 +313,8 @@ def _hand_out(
             deferred.add(first, value)
             continue
         memories = [
-            each.empty_like() if memory is None else memory for memory, each in zip(held, sink.memories(), strict=True)
+            each.empty_like() if memory is None else memory
+            for memory, each in zip(held, output_binding.memories(), strict=True)
         ]
         # The memory is the capture's: it is copied.
-        sink.rebind(memories).take(value, is_shared=True)
+        output_binding.rebind(memories).take(value, is_shared=True)

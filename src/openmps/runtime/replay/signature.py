@@ -7,7 +7,7 @@ Inputs of a function fall into three kinds:
 ========  ======================================================================================================
 kept      bound to memory that stays by an object that stays: told by a serial number that a look leaves with it
 number    told by its type alone where the operations can read it on the device, else by its value
-new       everything else, sinks too: told by how memory is seen, and by which memory it is among that of the run
+new       everything else, outputs too: told by how memory is seen, and by which memory it is among that of the run
 ========  ======================================================================================================
 """
 
@@ -272,17 +272,17 @@ class SignatureReader:
         for index in found.fixed:
             fixed = inputs[index].value()
             parts.append((type(fixed), fixed))
-        self._take_ends([inputs[index] for index in found.new], work.sinks)
+        self._take_ends([inputs[index] for index in found.new], work.output_bindings)
 
-    def _take_ends(self, ends: list[Binding], sinks: Iterable[Binding]) -> None:
+    def _take_ends(self, ends: list[Binding], output_bindings: Iterable[Binding]) -> None:
         """Note how memory is seen that is not known to stay, and which it is among that of the run."""
         parts, numbers, memories = self._parts, self._numbers, self.signature.memories
-        for sink in sinks:
-            if isinstance(sink, Several):
-                parts.append(len(sink.each))
-                ends += sink.each
+        for output_binding in output_bindings:
+            if isinstance(output_binding, Several):
+                parts.append(len(output_binding.each))
+                ends += output_binding.each
             else:
-                ends.append(sink)
+                ends.append(output_binding)
         for end in ends:
             kind = type(end)
             if kind is Nowhere:

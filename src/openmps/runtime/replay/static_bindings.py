@@ -81,19 +81,19 @@ class Inner(NamedTuple):
 
 
 class Outlet(NamedTuple):
-    """Where an output goes while the function runs: to a sink over inner memory, to kept memory, and what comes out."""
+    """Where an output goes in the function: to a binding over inner memory, to kept memory, and what comes out."""
 
-    sink: Binding | None
+    output_binding: Binding | None
     numbers: tuple[int, ...] | None
     comes_out: bool
     is_shared: bool
 
     def take(self, value: Tensor | None, memories: Memories, outs: list[Tensor | None]) -> None:
         """See `Taker`."""
-        sink = self.sink
-        if sink is not None:
-            if self.numbers is not None and isinstance(sink, MemoryBinding):
-                sink = sink.rebind([memories[number] for number in self.numbers])
-            sink.take(value, is_shared=self.is_shared)
+        output_binding = self.output_binding
+        if output_binding is not None:
+            if self.numbers is not None and isinstance(output_binding, MemoryBinding):
+                output_binding = output_binding.rebind([memories[number] for number in self.numbers])
+            output_binding.take(value, is_shared=self.is_shared)
         if self.comes_out:
             outs.append(value.clone() if self.is_shared and value is not None else value)

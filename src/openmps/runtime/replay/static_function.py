@@ -37,8 +37,8 @@ class StaticFunction:
     ) -> None:
         self.upload = Upload(values_of(partition, signature), signature.numbers[: partition.numbers], device)
         """Where what the works read is copied to."""
-        self.sinks: list[MemoryBinding] = []
-        """Of each output that comes out the sink, over memory of nobody's."""
+        self.output_bindings: list[MemoryBinding] = []
+        """Of each output that comes out the binding, over memory of nobody's."""
         self.outs: list[tuple[int, ...]] = []
         """Of each output that comes out, the places of its memory among that of the run."""
         self.is_guarded = signature.is_guarded
@@ -66,9 +66,11 @@ class StaticFunction:
         readers = [self._reader(bound, source) for bound, source in zip(work.inputs, part.sources, strict=True)]
         takers: list[tuple[int, Outlet]] = []
         targets = iter(part.targets)
-        for place, (sink, is_shared) in enumerate(zip(work.sinks, work.function.may_share, strict=True)):
-            is_one = not isinstance(sink, Several)
-            for each in flat((sink,)):
+        for place, (output_binding, is_shared) in enumerate(
+            zip(work.output_bindings, work.function.may_share, strict=True)
+        ):
+            is_one = not isinstance(output_binding, Several)
+            for each in flat((output_binding,)):
                 takers.append((place, self._taker(each, next(targets), is_shared or not is_one)))
         return StaticCall(work.function, readers, takers, work if work.guards else None)
 
@@ -83,18 +85,18 @@ class StaticFunction:
             return Fixed(self.upload.values[source.value])
         return Fixed(next(self._numbers) if source.how is NUMBER else None)
 
-    def _taker(self, sink: Binding, target: Target, is_shared: bool) -> Outlet:
+    def _taker(self, output_binding: Binding, target: Target, is_shared: bool) -> Outlet:
         if target.how is KEPT:
-            return Outlet(sink, None, False, is_shared)
+            return Outlet(output_binding, None, False, is_shared)
         if target.comes_out:
-            self.sinks.append(without_memory(sink))
+            self.output_bindings.append(without_memory(output_binding))
             self.outs.append(target.memories)
         if target.how is not INNER:
             return Outlet(None, None, target.comes_out, is_shared)
         # What comes out must not change when a later work writes the inner memory again.
         several = any(self._writers[number] > 1 for number in target.memories)
         is_shared = (is_shared and target.memories[0] not in self._aliases) or (target.comes_out and several)
-        return Outlet(without_memory(sink), target.memories, target.comes_out, is_shared)
+        return Outlet(without_memory(output_binding), target.memories, target.comes_out, is_shared)
 
     def run(self) -> list[Tensor | None]:
         """Run the works; what comes out, in order."""
@@ -150,8 +152,8 @@ def _touched(work: Dispatch, part: Part) -> Touched:
         read |= memory
         if is_written:
             written |= memory
-    for sink, target in zip(flat(work.sinks), part.targets, strict=True):
-        written |= _memory(sink, target)
+    for output_binding, target in zip(flat(work.output_bindings), part.targets, strict=True):
+        written |= _memory(output_binding, target)
     return Touched(frozenset(read), frozenset(written))
 
 
@@ -174,11 +176,13 @@ def _aliases(
     found: dict[int, frozenset[int]] = {}
     for place, (work, part) in enumerate(zip(works, parts, strict=False)):
         inputs = dict(zip(work.function.input_values, zip(work.inputs, part.sources, strict=True), strict=True))
-        if len(part.targets) != len(work.sinks):
+        if len(part.targets) != len(work.output_bindings):
             continue
-        for sink, target, value in zip(work.sinks, part.targets, work.function.output_values, strict=True):
+        for output_binding, target, value in zip(
+            work.output_bindings, part.targets, work.function.output_values, strict=True
+        ):
             bound, source = inputs.get(value, (None, None))
-            is_inner = target.how is INNER and type(sink) is Numbers and not target.comes_out
+            is_inner = target.how is INNER and type(output_binding) is Numbers and not target.comes_out
             if not is_inner or source is None or source.how is not KEPT or writers[target.memories[0]] > 1:
                 continue
             identity = None if bound is None else bound.identity()
