@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -194,3 +196,33 @@ def test_settings_that_are_changed_back_and_forth_are_replayed(stops: bool, devi
     assert set(outcomes(pair[0].last)) == {"replayed"}
     (program,) = pair[0].graph._programs.values()
     assert len(program._traced) <= 4
+
+
+@pytest.mark.parametrize("is_asked", [False, True], ids=["declared", "asked"])
+def test_first_steps_of_two_threads_are_counted_by_one_optimizer(is_asked: bool, device: torch.device) -> None:
+    training = Training(mps.mtl_device(device).new_command_queue(), is_asked=is_asked, stops=False)
+    buffers = [training.queue.command_buffer() for _ in range(2)]
+    together, made = threading.Barrier(2), []
+
+    def slowly(on: mps.MTLDevice) -> mps.MPSNNOptimizer:
+        made.append(_adam(on))
+        time.sleep(0.05)  # so that the other thread asks, too
+        return made[-1]
+
+    for source in training.sources:
+        source._make_optimizer = slowly
+
+    def encode(command_buffer: mps.CommandBuffer) -> None:
+        together.wait()
+        training.encode(command_buffer)
+
+    threads = [threading.Thread(target=encode, args=(buffer,)) for buffer in buffers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for training.last in buffers:
+        training.last.commit()
+    training.numbers()
+    assert len(made) == len(training.sources)
+    assert [source.optimizer.time_step for source in training.sources] == [2, 2]

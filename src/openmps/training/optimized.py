@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import RLock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +31,8 @@ _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
     MPSNNOptimizerRMSProp: ("input_sum_of_squares_vectors",),
     MPSNNOptimizerStochasticGradientDescent: ("input_momentum_vectors",),
 }
+_beginning = RLock()
+"""Held where an optimizer is made: threads that encode a first step at once must count in one."""
 
 
 class Optimized:
@@ -116,6 +119,10 @@ class Optimized:
     def _begun(self, device: MTLDevice, lengths: Sequence[int]) -> MPSNNOptimizer:
         if self._optimizer is not None:
             return self._optimizer
+        with _beginning:
+            return self._begin(device, lengths) if self._optimizer is None else self._optimizer
+
+    def _begin(self, device: MTLDevice, lengths: Sequence[int]) -> MPSNNOptimizer:
         optimizer = self._make_optimizer(device)
         self._lengths = tuple(lengths)
         self._make_vectors(optimizer)
