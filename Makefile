@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCUMENTED := $(VENV)/.documented
 
+# Tests start hundreds of Python processes: without compiled files each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Processes that tests are spread over, as many as there are cores; 0 runs them in pytest's own.
 WORKERS ?= auto
 
