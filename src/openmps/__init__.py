@@ -26,28 +26,18 @@ TYPE_CHECKING = (
 if TYPE_CHECKING:
     from openmps.names import *  # noqa: F403
 else:
-    # The engine takes seconds to import: it is when a name is asked for, and not for `openmps --version`.
-
-    def _load() -> None:
-        from importlib import import_module
-        from types import ModuleType
-
-        names = import_module("openmps.names")
-        found = {name: value for name, value in vars(names).items() if name[0] != "_"}
-        found = {name: value for name, value in found.items() if not isinstance(value, ModuleType)}
-        globals().update(found, _public=sorted(found))
+    # The engine takes seconds to import: names are imported one by one, each when it is asked for.
 
     def __getattr__(name: str) -> object:
-        if name == "__all__" or (name[0] != "_" and "_public" not in globals()):
-            if "_public" not in globals():
-                _load()
-            if name == "__all__" and not _is_asked_by_pydoc():
-                return [*globals()["_public"]]
-            if name in globals():
-                return globals()[name]
+        from openmps.lazy import has, load, public_names
+
+        if name == "__all__" and not _is_asked_by_pydoc():
+            return public_names(__name__)
+        if has(__name__, name):
+            return load(__name__, name)
         from openmps.spellings import absent
 
-        raise absent(name, {each: globals()[each] for each in globals().get("_public", ())})
+        raise absent(name, public_names(__name__), lambda each: load(__name__, each))
 
     def _is_asked_by_pydoc() -> bool:
         # `help(openmps)` would print each class of `__all__` in full: 70,000 lines. Without it, the subjects above.
@@ -56,8 +46,8 @@ else:
         return _getframe(2).f_globals.get("__name__") == "pydoc"
 
     def __dir__() -> list[str]:
-        if "_public" not in globals():
-            _load()
-        return sorted(globals())
+        from openmps.lazy import attributes
+
+        return attributes(__name__)
 
     del TYPE_CHECKING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from difflib import get_close_matches
 from enum import EnumType
 from typing import TYPE_CHECKING, Never
@@ -89,13 +89,13 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     return respelt(name, names) or (respelt(close[0], names) if close else None)
 
 
-def absent(name: str, public: Mapping[str, object]) -> AttributeError:
-    """The error for a name that the package does not have, beside those that it has."""
+def absent(name: str, public: Collection[str], value: Callable[[str], object]) -> AttributeError:
+    """The error for a name that the package does not have, beside those that it has, and what is behind one of them."""
     if name in INSTEAD:
         return MPSAttributeError(_PACKAGE, name, "is not here", None, INSTEAD[name])
     if not name.startswith(("MPS", "MTL", "MTK", "NS")):
         return AttributeError(f"module {_PACKAGE!r} has no attribute {name!r}")
-    member = _member(name, public)
+    member = _member(name, map(value, filter(name.startswith, public)))
     if member is not None:
         return MPSAttributeError(_PACKAGE, name, "is a member of an enumeration here", None, f"Use {member}")
     rule = "is not here: openmps does not have it yet, or the framework has no such name"
@@ -104,9 +104,9 @@ def absent(name: str, public: Mapping[str, object]) -> AttributeError:
     return MPSAttributeError(_PACKAGE, name, rule, None, f"{remedy}dir(openmps) lists what there is")
 
 
-def _member(name: str, public: Mapping[str, object]) -> str | None:
+def _member(name: str, prefixes: Iterable[object]) -> str | None:
     """The member of an enumeration that C and Objective-C know by this name: ``MPSImageEdgeModeClamp``."""
-    kinds = [kind for kind in public.values() if isinstance(kind, EnumType) and name.startswith(kind.__name__)]
+    kinds = [kind for kind in prefixes if isinstance(kind, EnumType)]
     for kind in sorted(kinds, key=lambda kind: len(kind.__name__), reverse=True):
         found = respelt(name.removeprefix(kind.__name__), kind.__members__)
         if found is not None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from openmps.errors import MPSDeviceError
 from openmps.metal.device import MTLDevice, device_of
-from openmps.runtime.replay.recorder import CudaRecorder
-from openmps.runtime.replay.replayer import Replayer
+
+if TYPE_CHECKING:
+    from openmps.runtime.replay.replayer import Replayer
 
 
 def player_of(torch_device: torch.device) -> Replayer | None:
     """The player of a new queue: a replayer on CUDA, none on a CPU."""
-    return Replayer(torch_device, CudaRecorder(torch_device)) if torch_device.type == "cuda" else None
+    if torch_device.type != "cuda":
+        return None
+    # A replayer has the rules of fusion, and with them all operations: a kernel on a CPU needs none of it.
+    from openmps.runtime.replay.recorder import CudaRecorder
+    from openmps.runtime.replay.replayer import Replayer
+
+    return Replayer(torch_device, CudaRecorder(torch_device))
 
 
 def MTLCreateSystemDefaultDevice() -> MTLDevice:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, ClassVar, get_origin
 
+import openmps.kernels as kernels
 from openmps.checks import is_writable
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor
@@ -143,6 +146,8 @@ _OTHER_PROPERTIES: dict[type, tuple[frozenset[str], frozenset[str]]] = {
 @functools.cache
 def classes() -> Mapping[str, type]:
     """Every class that an archive may hold, by name: the framework's and ours that go with them, and no others."""
+    for module in iter_modules(kernels.__path__):  # also those that the program itself has not asked for
+        import_module(f"{kernels.__name__}.{module.name}")
     found: dict[str, type] = {}
     ahead: list[type] = [MPSKernel, *_PLAIN]
     while ahead:

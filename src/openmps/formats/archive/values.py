@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from openmps import types
+import openmps.types as types
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.archive import forms

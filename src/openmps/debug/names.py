@@ -1,0 +1,23 @@
+"""Every public name of `openmps.debug`; see `openmps.names`."""
+
+from openmps.debug.comparing import (
+    ComparedValue as ComparedValue,
+    Comparison as Comparison,
+    compare as compare,
+)
+from openmps.debug.files import load_trace as load_trace, save_trace as save_trace
+from openmps.debug.limits import MachineLimits as MachineLimits, machine_limits as machine_limits
+from openmps.debug.page.saving import save_page as save_page
+from openmps.debug.profiling import (
+    Profile as Profile,
+    ProfiledStep as ProfiledStep,
+    profile as profile,
+)
+from openmps.debug.torch_modules import trace_torch as trace_torch
+from openmps.debug.watching import Watch as Watch, watch as watch
+from openmps.graph.run.trace import (
+    TraceStatistics as TraceStatistics,
+    Trace as Trace,
+    TracedKind as TracedKind,
+    TracedValue as TracedValue,
+)
