@@ -25,8 +25,6 @@ from typing import (
     overload,
 )
 
-import numpy as np
-
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError, shown
 from openmps.spellings import OtherSpelling, add_other_spellings, closest, respelt, spellings
 
@@ -371,9 +369,15 @@ _ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
 
 def flag(who: str, argument: str, value: Any, rule: str = "must be True or False") -> bool:
     """``value`` as a bool: one of Python's or NumPy's, or 0 or 1, the framework's NO and YES. Text is none."""
-    if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
+    if (isinstance(value, int) or _is_of_numpy(value)) and value in (0, 1):
         return bool(value)
     raise MPSTypeError(who, argument, rule, shown(value))
+
+
+def _is_of_numpy(value: Any) -> bool:
+    import numpy as np  # here: the command line asks for nothing else of it before a command runs
+
+    return isinstance(value, np.bool_ | np.integer)
 
 
 def optional_flag(who: str, argument: str, value: Any) -> bool | None:

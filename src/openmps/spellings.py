@@ -63,8 +63,10 @@ class OtherSpelling:
 def add_other_spellings(kind: type, names: Iterable[str]) -> None:
     """Have a class name those of its attributes, ``names``, that are read in another spelling."""
     for name in names:
+        if name[0] == "_" or "_" not in name:  # no other spelling; most are so, and this is asked of every class
+            continue
         other = camel_case(name)
-        if name[0] != "_" and other != name and not any(other in vars(base) for base in kind.__mro__):
+        if other != name and not any(other in vars(base) for base in kind.__mro__):
             setattr(kind, other, OtherSpelling(name))
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from openmps.cli.options import Device, Run, console, note, open_run, percent, sentence
 from openmps.errors import printable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from openmps.training.dataset import Dataset
     from openmps.training.metrics import ConfusionCounts
     from openmps.training.run_folder import RunFolder
@@ -91,6 +91,9 @@ def _table(confusion: ConfusionCounts) -> Table | None:
 
 
 def _confusion_table(confusion: ConfusionCounts, headings: Sequence[str], labels: Sequence[str]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None)
     table.add_column("class", justify="right")
     for heading in headings:

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Table
-from rich.text import Text
 
 from openmps.cli.archives import is_onnx
 from openmps.cli.models import Images, chosen_images, open_graph
@@ -17,6 +14,8 @@ from openmps.cli.registry import Modules, registry_of
 from openmps.errors import printable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from openmps.graph.summary import GraphSummary
 
 
@@ -89,6 +88,10 @@ def _print_operators(path: Path) -> None:
 
 
 def _table(summary: GraphSummary) -> Table:
+    from rich.box import SIMPLE
+    from rich.table import Table
+    from rich.text import Text
+
     from openmps.graph.summary import COLUMNS
 
     table = Table(box=SIMPLE, show_footer=True)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from openmps.checks import counted
 from openmps.errors import MPSError, MPSFileError
 
 if TYPE_CHECKING:
     import numpy as np
+    from rich.console import Console
 
     from openmps.training.image_folder import Channels
     from openmps.training.run_folder import RunFolder
@@ -212,6 +212,8 @@ def console() -> Console:
 
     What it moves the cursor with passes; text from files has to be made `printable` before.
     """
+    from rich.console import Console
+
     file = getattr(sys.stdout, "unfiltered", sys.stdout)
     screen = Console(highlight=False, file=file)
     return screen if screen.is_terminal else Console(highlight=False, file=file, width=10_000)
