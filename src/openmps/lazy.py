@@ -63,12 +63,12 @@ def public_names(package: str) -> list[str]:
 @cache
 def _modules(package: str) -> frozenset[str]:
     """The names of the modules in a package."""
-    return frozenset(f"{each.name}" for each in iter_modules(sys.modules[package].__path__) if each.name[0] != "_")
+    return frozenset(each.name for each in iter_modules(sys.modules[package].__path__))
 
 
 def has(package: str, name: str) -> bool:
     """Whether a package has such a name, or such a module."""
-    return name[0] != "_" and (name in places(package) or name in _modules(package))
+    return not name.startswith("_") and (name in places(package) or name in _modules(package))
 
 
 def load(package: str, name: str) -> Any:
@@ -81,8 +81,8 @@ def load(package: str, name: str) -> Any:
 
 
 def attributes(package: str) -> list[str]:
-    """All names that a package has, imported or not."""
-    return sorted({*vars(sys.modules[package]), *places(package), *_modules(package)})
+    """All names of a package, imported or not, and its modules that are."""
+    return sorted({*vars(sys.modules[package]), *places(package)})
 
 
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], Iterable[str]]]:

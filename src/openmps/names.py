@@ -4,6 +4,8 @@ Each stands here once, as a re-export that type checkers and editors follow.
 """
 
 import openmps.debug as debug  # noqa: F401  # pyright: ignore[reportUnusedImport]  as other names, without an import
+import openmps.formats as formats  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import openmps.training as training  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from openmps.convention import conventions as conventions
 from openmps.core.image.batch import (
     MPSImageBatch as MPSImageBatch,
