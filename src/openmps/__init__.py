@@ -5,17 +5,16 @@ Kernels have a …Gradient kernel and a …Node of graphs; dir(mps) has all name
 
 Machine      mtl_device, MTLDevice, MTLCommandQueue, MTLCommandBuffer, MPSCommandBuffer, MTLBuffer, MTLHeap
 Images       MPSImage, MPSTemporaryImage, MPSImageBatch, MPSImageDescriptor; vectors: MPSVector, MPSMatrix
-States       MPSState, MPSNNGradientState, MPSCNNConvolutionGradientState, MPSCNNLossLabels
+States       MPSState, MPSNNGradientState, MPSCNNConvolutionGradientState, MPSCNNLossLabels; errors: MPSError, its kinds
 Convolution  MPSCNNConvolution, MPSCNNConvolutionTranspose, MPSCNNFullyConnected, MPSCNNBinaryConvolution
-Weights      MPSCNNConvolutionDescriptor, MPSCNNConvolutionDataSource, TrainableConvolutionDataSource
+Weights      MPSCNNConvolutionDescriptor, MPSCNNConvolutionDataSource, TrainableConvolutionDataSource; MPSKeyedArchiver
 Pooling      MPSCNNPoolingMax, MPSCNNPoolingAverage, MPSCNNPoolingL2Norm, MPSCNNUpsamplingBilinear
 Neurons      MPSCNNNeuronReLU, …; MPSCNNSoftMax, MPSCNNDropout, MPSCNNBatchNormalization, MPSCNNInstanceNormalization
 Arithmetic   MPSCNNAdd, MPSCNNMultiply, …; MPSNNReduceFeatureChannelsSum, …; MPSNNReshape, MPSNNPad, MPSNNSlice
 Learning     MPSCNNLoss, MPSNNForwardLoss, MPSCNNLossDescriptor; MPSNNOptimizerAdam, MPSNNOptimizerRMSProp, …
 Graphs       MPSNNGraph, MPSNNImageNode, MPSNNFilterNode, MPSCNNConvolutionNode, …; graph_summary, lint
 Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_padding; readings of headers: conventions
-Files        MPSKeyedArchiver, MPSKeyedUnarchiver; openmps.formats: weights, ONNX, Swift; errors: MPSError, its kinds
-Training     openmps.training: data, loop, metrics, checkpoints; looking inside: openmps.debug
+Packages     openmps.formats: weights, ONNX, Swift; openmps.training: data, loop, metrics; openmps.debug: traces
 """
 
 __version__ = "0.1.0"
