@@ -55,7 +55,7 @@ for folder in (first, *others):
     if folder != first:
         os.link(os.path.join(first, "tests/reference.npz"), os.path.join(folder, "tests/reference.npz"))
     print("##", folder)
-    forked(folder, lambda: pytest.main(["-q", "-p", "no:cacheprovider", "tests"]))
+    forked(folder, lambda: pytest.main(["-q", "-p", "no:cacheprovider", "-p", "openmps.pytest_plugin", "tests"]))
 """
 """Python in each folder, of which one process has imported what all need."""
 
@@ -79,6 +79,7 @@ def project(folder: Path, before: str | None, after: str) -> Path:
 def test_its_tests_hold_its_graph_and_notice_another(tmp_path: Path) -> None:
     folders = [str(project(tmp_path / name, *change[:2])) for name, change in CHANGES.items()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "2"}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # whether this openmps is installed or another one
     command = [sys.executable, "-c", FORKS, KEEP, *folders]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

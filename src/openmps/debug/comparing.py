@@ -223,24 +223,24 @@ def _is_coarse(entry: TracedValue) -> bool:
 
 def _compared(entry: TracedValue, other: TracedValue, tolerance: float) -> ComparedValue:
     a, b = entry.array, other.array
-    magnitude = max(_magnitude(a), _magnitude(b))
+    largest = max(magnitude(a), magnitude(b))
     percentiles, error = (np.inf,) * 3, np.inf
     if a.shape == b.shape:
-        errors = _errors(a, b)
+        errors = relative_errors(a, b)
         # Of numbers beyond all measure, percentiles would be NaN: the next one that is there.
         percentiles = tuple(float(each) for each in np.percentile(errors, _PERCENTILES, method="higher"))
         error = float(errors.max())
     shapes = a.shape, b.shape
     return ComparedValue(
         entry.label, other.label, entry.kind, shapes, (percentiles[0], percentiles[1], percentiles[2]), error,
-        magnitude, tolerance,
+        largest, tolerance,
     )  # fmt: skip
 
 
-def _errors(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+def relative_errors(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
     """``|a - b|`` over the largest magnitude; infinite where one is not finite and the other is something else."""
     left, right = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
-    scale = max(_magnitude(left), _magnitude(right)) or 1.0
+    scale = max(magnitude(left), magnitude(right)) or 1.0
     with np.errstate(invalid="ignore"):
         errors = np.abs(left - right) / scale
     same = (left == right) | (np.isnan(left) & np.isnan(right))
@@ -249,7 +249,7 @@ def _errors(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
     return errors if errors.size else np.zeros(1)
 
 
-def _magnitude(array: NDArray[Any]) -> float:
+def magnitude(array: NDArray[Any]) -> float:
     """The largest magnitude of what is finite."""
     finite_ones = array[np.isfinite(array)].astype(np.float64)
     return float(np.abs(finite_ones).max()) if finite_ones.size else 0.0
