@@ -3,7 +3,8 @@
 The engine is imported by the commands, when they run: ``--help`` and ``--version`` answer at once.
 
 Exit status: 0 when done, 2 for wrong usage and for every named error, 130 after Ctrl-C, 1 when the output cannot be
-written or nobody reads it, when ``lint`` finds errors and when what ``compare`` compares departs.
+written or nobody reads it, when ``lint`` finds errors, when what ``compare`` compares departs and when ``doctor`` finds
+faults.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Annotated, TextIO
 import typer
 
 from openmps import __version__
+from openmps.cli.doctor import doctor
 from openmps.cli.evaluation import evaluate
 from openmps.cli.export import export
 from openmps.cli.inspection import compare, profile, trace
@@ -51,7 +53,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (train, evaluate, predict, summary, convert, run, export, lint, view, trace, compare, profile):
+for _command in (train, evaluate, predict, summary, convert, run, export, lint, view, trace, compare, profile, doctor):
     app.command()(_command)
 app.add_typer(weights_app)
 app.command("explain-padding")(explain_padding)

@@ -190,7 +190,7 @@ def _short(name: str) -> str:
 def _figure(who: str, size: tuple[float, float]) -> Figure:
     """A figure of its own canvas: nothing of pyplot's global state is used or changed."""
     try:
-        with _cache_out_of_home():
+        with cache_out_of_home():
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
     except ImportError as error:
@@ -201,7 +201,7 @@ def _figure(who: str, size: tuple[float, float]) -> Figure:
 
 
 @contextmanager
-def _cache_out_of_home() -> Generator[None]:
+def cache_out_of_home() -> Generator[None]:
     """While matplotlib is imported: let it keep its list of fonts with the temporary files of the system.
 
     Who has chosen a folder by ``MPLCONFIGDIR``, or has folders of matplotlib's already, keeps them.

@@ -1,0 +1,236 @@
+"""What ``openmps doctor`` finds out. Nothing here needs a library to be whole: what is broken is a finding."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from openmps import __version__
+from openmps.errors import printable
+
+OK, MISSING, BROKEN = "ok", "not installed", "broken"
+_LONGEST_FAULT = 300
+_LIBRARIES = (
+    *(("torch", "torch", ""), ("numpy", "numpy", ""), ("safetensors", "safetensors", "")),
+    *(("rich", "rich", ""), ("typer", "typer", "")),
+    *(("pillow", "PIL.Image", "train"), ("matplotlib", "matplotlib", "train"), ("scikit-learn", "sklearn", "train")),
+    *(("onnx", "onnx", "onnx"), ("tensorboard", "tensorboard", "tensorboard"), ("triton", "triton", "CUDA")),
+)
+"""Packages: their name, what is imported, and the extra that brings them; without one openmps needs them."""
+_VARIABLES = tuple("ATEN_ CUDA_ KMP_ MKL_ MPLCONFIGDIR OMP_ ONEDNN_ OPENMPS_ PYTORCH_ TORCH_ TRITON_".split())
+"""How the environment variables begin that change what is computed, how fast, or where caches lie."""
+_TRIES = 3
+"""Encodes of a check: of equal ones a GPU captures the second and replays the third."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A package that openmps imports; ``extra`` is empty where it always does."""
+
+    name: str
+    extra: str
+    state: str
+    version: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A folder in which a library keeps files."""
+
+    of: str
+    folder: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class CheckedDevice:
+    """A device, and what a convolution on it gave; ``fault`` is empty where that was right."""
+
+    device: str
+    name: str = ""
+    memory: int = 0
+    features: str = ""
+    seconds: float = 0.0
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All of it."""
+
+    openmps: str
+    folder: str
+    python: str
+    system: str
+    engine: str
+    """How PyTorch was built."""
+    threads: dict[str, int]
+    environment: dict[str, str]
+    caches: tuple[Cache, ...]
+    libraries: tuple[Library, ...]
+    devices: tuple[CheckedDevice, ...]
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong, a sentence each."""
+        broken = [f"{each.name} is broken" for each in self.libraries if each.state == BROKEN]
+        missing = [f"{each.name} is missing" for each in self.libraries if each.state == MISSING and not each.extra]
+        wrong = [f"{each.device} does not compute as it should" for each in self.devices if each.fault]
+        return [*missing, *broken, *wrong]
+
+    def facts(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        return {**asdict(self), "faults": self.faults}
+
+
+def diagnosis() -> Diagnosis:
+    """Look at this machine; a second for each device, and the time that imports take."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        environment = _environment()  # before imports, which change it
+        caches = _caches()  # matplotlib is told where its cache lies before it is imported
+        libraries = tuple(_library(*each) for each in _LIBRARIES)
+        engine = libraries[0].state == OK
+        return Diagnosis(
+            openmps=__version__,
+            folder=_without_home(Path(__file__).parents[1]),
+            python=f"{platform.python_version()} ({platform.python_implementation()}), {_without_home(sys.executable)}",
+            system=f"{platform.platform()}, {platform.machine()}",
+            engine=_engine() if engine else "",
+            threads=_threads(with_engine=engine),
+            environment=environment,
+            caches=caches,
+            libraries=libraries,
+            devices=tuple(map(_checked, _devices() if engine else ())),
+        )
+
+
+def fault_of(error: BaseException) -> str:
+    """An error in a line: what broken libraries raise may be pages."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return printable(f"{type(error).__name__}: {first}")[:_LONGEST_FAULT]
+
+
+def _without_home(path: object) -> str:
+    """A path without the user's name: it is for others to read."""
+    home = os.path.expanduser("~")
+    return printable(str(path)) if home in ("", "/", "~") else printable(str(path).replace(home, "~"))
+
+
+def _library(name: str, module: str, extra: str) -> Library:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Library(name, extra, MISSING)
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        return Library(name, extra, BROKEN, version, fault_of(error))
+    return Library(name, extra, OK, version)
+
+
+def _environment() -> dict[str, str]:
+    return {name: _without_home(value) for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)}
+
+
+# --- caches -----------------------------------------------------------------------------------------------------------
+
+
+def _caches() -> tuple[Cache, ...]:
+    folders = {"matplotlib": _matplotlib_folder(), "triton": _triton_folder()}
+    return tuple(
+        Cache(of, _without_home(folder), sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()))
+        for of, folder in folders.items()
+        if folder is not None and folder.is_dir()
+    )
+
+
+def _matplotlib_folder() -> Path | None:
+    try:
+        from openmps.training.pictures import cache_out_of_home
+
+        with cache_out_of_home():
+            return Path(importlib.import_module("matplotlib").get_cachedir())
+    except (Exception, SystemExit):  # the table of libraries says what is wrong
+        return None
+
+
+def _triton_folder() -> Path:
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path("~").expanduser() / ".triton" / "cache")
+
+
+# --- the engine and its devices ---------------------------------------------------------------------------------------
+
+
+def _engine() -> str:
+    import torch
+
+    return f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+
+
+def _threads(*, with_engine: bool) -> dict[str, int]:
+    # Of the cores of the machine a container or a launcher may allow this process some only.
+    affinity = getattr(os, "sched_getaffinity", None)
+    usable = {"cores": os.cpu_count() or 0, "usable": len(affinity(0)) if affinity else os.cpu_count() or 0}
+    if not with_engine:
+        return usable
+    import torch
+
+    return {**usable, "engine": torch.get_num_threads(), "between operations": torch.get_num_interop_threads()}
+
+
+def _devices() -> list[str]:
+    import torch
+
+    return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+
+
+def _checked(which: str) -> CheckedDevice:
+    try:
+        from openmps.cpu import cpu_features
+        from openmps.runtime.devices import mtl_device
+
+        device = mtl_device(which)
+        began = time.perf_counter()
+        fault = _computed(device)
+        seconds = time.perf_counter() - began
+    except Exception as error:
+        return CheckedDevice(which, fault=fault_of(error))
+    features = "" if device.is_cuda else str(cpu_features())
+    memory = device.recommended_max_working_set_size
+    return CheckedDevice(which, printable(device.name), memory, features, seconds, fault)
+
+
+def _computed(device: Any) -> str:
+    """A convolution of whole numbers, which every device computes without rounding; says what is wrong."""
+    import numpy as np
+
+    from openmps import names as mps
+
+    numbers = np.random.default_rng(0)
+    pixels = numbers.integers(-4, 5, (2, 16, 16, 4)).astype(np.float32)
+    weights = numbers.integers(-4, 5, (8, 3, 3, 4)).astype(np.float32)
+    source = mps.ArrayConvolutionDataSource(mps.MPSCNNConvolutionDescriptor(3, 3, 4, 8), weights)
+    node = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), source)
+    graph = mps.MPSNNGraph(device, mps.MPSCNNNeuronReLUNode(node.result_image).result_image)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(pixels, ((0, 0), (1, 1), (1, 1), (0, 0))), (3, 3), (1, 2))
+    expected = np.maximum(np.einsum("nyxcij,oijc->nyxo", windows, weights), 0)
+    queue = device.new_command_queue()
+    for _ in range(_TRIES):
+        command_buffer = queue.command_buffer()
+        result = graph.encode_batch(command_buffer, [mps.MPSImageBatch.from_numpy(device, pixels)])
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        wrong = int((result.numpy() != expected).sum())
+        if wrong:
+            return f"{wrong} of {expected.size} results of a convolution are wrong"
+    return ""

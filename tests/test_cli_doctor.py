@@ -1,0 +1,102 @@
+"""`openmps doctor`: what it says, and that nothing broken keeps it from saying it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import openmps
+from openmps.cli import diagnosis, main
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {"demo": "train", "onnx": "onnx", "tensorboard": "tensorboard"}
+"""Extras for users as pyproject has them, by the name that the text gives."""
+
+
+def _names(texts: list[str]) -> list[str]:
+    return [Requirement(text).name for text in texts]
+
+
+def test_it_looks_at_what_the_package_asks_for() -> None:
+    asked = dict.fromkeys(_names(PROJECT["dependencies"]), "")
+    for extra, called in EXTRAS.items():
+        asked |= dict.fromkeys(_names(PROJECT["optional-dependencies"][extra]), called)
+    looked = {name: extra for name, _, extra in diagnosis._LIBRARIES if extra != "CUDA"}
+    assert looked == asked
+
+
+def test_the_text_and_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"openmps {openmps.__version__}, in ")
+    assert text.rstrip().endswith("nothing is wrong")
+    assert "computes as it should" in text and f"Python {sys.version.split()[0]} " in text
+    assert main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["faults"] == [] and facts["openmps"] == openmps.__version__
+    assert {each["name"]: each["state"] for each in facts["libraries"]}["torch"] == "ok"
+    assert facts["devices"][0]["device"] == "cpu" and 0 < facts["devices"][0]["seconds"] < 30
+    assert facts["threads"]["usable"] >= 1
+
+
+def test_it_names_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "somebody"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "somebody"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "somebody" / "kernels"))
+    (tmp_path / "somebody" / "kernels").mkdir(parents=True)
+    (tmp_path / "somebody" / "kernels" / "one").write_bytes(bytes(1000))
+    monkeypatch.setattr(diagnosis, "_LIBRARIES", diagnosis._LIBRARIES[:2])
+    found = diagnosis.diagnosis()
+    assert found.environment["TRITON_CACHE_DIR"] == os.path.join("~", "kernels")
+    (cache,) = [each for each in found.caches if each.of == "triton"]
+    assert cache == diagnosis.Cache("triton", os.path.join("~", "kernels"), 1000)
+    assert "somebody" not in json.dumps(found.facts())
+
+
+BROKEN = {
+    "onnx": ("raise ImportError('libonnx.so: cannot open\\nand more')", "ImportError: libonnx.so: cannot open"),
+    "tensorboard": ("import sys; sys.exit('\\x1b[31mno')", "SystemExit: \\x1b[31mno"),
+    "torch": ("raise OSError('libc10.so')", "OSError: libc10.so"),
+}  # fmt: skip
+
+
+def test_broken_libraries_are_told(tmp_path: Path) -> None:
+    for name, (source, _) in BROKEN.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "src")])}
+    command = [sys.executable, "-m", "openmps", "doctor", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    facts = json.loads(done.stdout)
+    told = {each["name"]: each["fault"] for each in facts["libraries"] if each["state"] == "broken"}
+    assert told == {name: fault for name, (_, fault) in BROKEN.items()}
+    assert facts["devices"] == [] and facts["engine"] == ""
+    assert sorted(facts["faults"]) == ["onnx is broken", "tensorboard is broken", "torch is broken"]
+
+
+def test_a_missing_library(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = (("no-such-needed", "no_such", ""), ("no-such-optional", "no_such", "train"))
+    monkeypatch.setattr(diagnosis, "_LIBRARIES", (*diagnosis._LIBRARIES[:2], *absent))
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert "no-such-optional  -" in text and text.count("not installed") == 2
+    assert text.rstrip().endswith("at fault: no-such-needed is missing")
+
+
+def test_a_device_that_computes_wrongly_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "_devices", lambda: ["cpu", "cuda:99"])
+    monkeypatch.setattr(diagnosis, "_LIBRARIES", diagnosis._LIBRARIES[:1])
+    assert diagnosis._checked("cpu").fault == ""
+    monkeypatch.setattr(openmps.MPSImageBatch, "numpy", lambda batch: 0.5)
+    found = diagnosis.diagnosis()
+    assert found.devices[0].fault == "4096 of 4096 results of a convolution are wrong"
+    assert found.devices[1].fault.startswith(("MPSDeviceError: ", "MPSArgumentError: "))
+    assert found.faults == ["cpu does not compute as it should", "cuda:99 does not compute as it should"]
