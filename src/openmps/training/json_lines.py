@@ -22,6 +22,8 @@ _DEEPEST = 64
 _LONGEST = 1 << 30
 """Bytes of the longest file: some seven million lines of a training."""
 _LONGEST_LINE = 1 << 24
+_AS_IT_IS = getattr(os, "O_BINARY", 0)
+"""Windows would write two characters for a line feed."""
 _FREE, _BYTES_OF_ONE = 1 << 17, 8
 """Lists and mappings that a file may have, and for how many bytes one more: an empty one takes sixty of memory."""
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -54,7 +56,7 @@ class JsonLines:
         line = _line(record, who)
         try:
             self._mend()
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _AS_IT_IS, 0o666)
             try:
                 written = os.write(descriptor, line)
             finally:
