@@ -9,9 +9,12 @@ from collections.abc import Collection
 from site_pages.navigation import BESIDE
 from site_pages.subjects import public_classes, public_functions
 
-_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+_LINK_OR_PICTURE = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+_LINK = re.compile(rf"(?<!!){_LINK_OR_PICTURE.pattern}")
 _NAMED = re.compile(r"(?<!\[)`(?:mps\.|openmps\.)?(?P<name>[A-Za-z]\w+)`(?!\])")
 _CELL = re.compile(r"(?<=\| )(?P<name>MPS\w+)(?= \|)")
+_NO_PAGES = ("LICENSE", "tests/public_signatures.txt")
+"""Files that pages link to, and the site does not have."""
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
 
 
@@ -38,7 +41,7 @@ def _lines(text: str) -> list[tuple[str, bool]]:
 
 
 def _line(line: str, page: str, source: str) -> str:
-    line = _LINK.sub(lambda found: _moved(found, page, source), line)
+    line = _LINK_OR_PICTURE.sub(lambda found: _moved(found, page, source), line)
     if line.startswith(("#", "    ")):
         return line
     line = _NAMED.sub(lambda found: _to_class(found, page), line)
@@ -66,7 +69,7 @@ def _moved(found: re.Match[str], page: str, source: str) -> str:
         place = place.removesuffix(".py") + ".md"
     elif place.startswith("docs/"):
         place = place.removeprefix("docs/")
-    elif place == "LICENSE":
+    elif place in _NO_PAGES:
         return found["text"]
     return f"[{found['text']}]({_relative(place, page)}{hash_}{anchor})"
 
