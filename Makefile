@@ -1,9 +1,10 @@
-# make demo | test | processors | check | format | docs | pages | bench: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
+# make demo | test | processors | check | format | docs | pages | bench | release: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCUMENTED := $(VENV)/.documented
+RELEASING := $(VENV)/.releasing
 
 # Tests start hundreds of Python processes: without compiled files each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +17,7 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
          $(wildcard tests/sweeps/)
 
-.PHONY: setup demo test processors check format docs docs-serve pages fuzz faults calls bench clean
+.PHONY: setup demo test processors check format docs docs-serve pages fuzz faults calls bench cut release clean
 
 setup: $(READY)
 
@@ -90,6 +91,21 @@ bench: setup
 		echo "== $$name"; $(BIN)/python -m "bench.$$name"; \
 	done
 	$(BIN)/python -m bench.page
+
+$(RELEASING): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e '.[release]'
+	touch $@
+
+# What is unreleased becomes the section of a version: make cut VERSION=0.3.0
+cut: $(RELEASING)
+	$(BIN)/python tools/make_release.py --cut "$(VERSION)"
+
+# The last commit as dist/, tried in bare environments of every Python that the project names: minutes and gigabytes for each.
+# make release PYTHONS="/opt/python3.14/bin/python3.14 …" names interpreters that are not on the path.
+PYTHONS ?=
+release: $(RELEASING)
+	$(BIN)/python tools/make_release.py $(addprefix --python ,$(PYTHONS))
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -17,7 +17,7 @@ Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_p
 Packages     openmps.formats: weights, ONNX, Swift; openmps.training: data, loop, metrics; openmps.debug: traces
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 TYPE_CHECKING = (
     False  # a type checker knows it by this name; an import of typing is time in which Ctrl-C is a traceback

@@ -9,7 +9,7 @@ from site_pages import reference, selector_index
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-BESIDE = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+BESIDE = {f"{name.upper()}.md": f"{name}.md" for name in ("readme", "changelog", "contributing", "security")}
 """Files of the project's root that are pages, and their places in the site."""
 
 _RANKS = {"reference/": 0.5, **dict.fromkeys(("examples/", "selectors.md", "changelog.md", "onnx_node_cases.md"), 0.1)}
@@ -58,7 +58,9 @@ _BEHIND: list[dict[str, Any]] = [
         "Project": [
             {"Contributing": "contributing.md"},
             {"How a step runs": "how_a_step_runs.md"},
+            {"Versions": "versions.md"},
             {"Changes": "changelog.md"},
+            {"Security": "security.md"},
         ]
     },
 ]
