@@ -30,14 +30,13 @@ CHANGES = {
 KEEP = """
 import numpy as np
 import openmps as mps
-from app import app_graph
 from test_graph import run
 device, pixels = mps.mtl_device("cpu"), np.load("pixels.npy")
-np.savez("tests/reference.npz", pixels=pixels, result=run(device, app_graph(device), pixels))
+np.savez("tests/reference.npz", pixels=pixels, result=run(device, pixels).numpy())
 """
 FORKS = """
 import os, sys
-import numpy, openmps, pytest
+import numpy, openmps, openmps.debug, pytest
 openmps.MPSNNGraph  # with all that it needs
 keep, first, *others = sys.argv[1:]
 
@@ -62,13 +61,13 @@ for folder in (first, *others):
 
 def project(folder: Path, before: str | None, after: str) -> Path:
     """A project as the page has it, with a change."""
-    app, tests = blocks("python")
+    app, *tests = blocks("python")
     generator = np.random.default_rng(0)
     for name in ("tests", "Weights"):
         (folder / name).mkdir(parents=True)
     assert before is None or before in app
     (folder / "app.py").write_text(app if before is None else app.replace(before, after))
-    (folder / "tests" / "test_graph.py").write_text(tests)
+    (folder / "tests" / "test_graph.py").write_text("\n".join(tests))
     for name, shape in (("weights", (8, 3, 3, 4)), ("biases", (8,))):
         generator.normal(size=shape).astype(np.float32).tofile(folder / f"Weights/conv1_{name}.dat")
     np.save(folder / "pixels.npy", generator.integers(0, 256, (32, 32, 4), np.uint8))

@@ -16,7 +16,7 @@ from openmps.training.json_lines import JsonLines
 
 ROOT = Path(__file__).resolve().parents[1]
 WITHOUT = """
-import os, signal, sys
+import os, signal, sys, sysconfig, zoneinfo
 import numpy, torch  # which ask for what their builds have
 
 for name in ("fork", "forkpty", "register_at_fork", "sched_getaffinity", "sched_setaffinity", "getuid", "geteuid"):
@@ -25,6 +25,7 @@ for name in ("HUP", "QUIT", "ALRM", "VTALRM", "PROF", "USR1", "USR2", "CHLD", "K
     delattr(signal, f"SIG{name}")
 for name in ("fcntl", "grp", "pwd", "resource", "termios"):
     sys.modules[name] = None
+sysconfig.get_config_vars()  # of the system that it is
 sys.platform = "darwin"
 
 def refuse_proc(event, arguments):

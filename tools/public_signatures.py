@@ -30,7 +30,6 @@ import openmps.errors
 import openmps.formats
 import openmps.formats.onnx
 import openmps.formats.swift
-import openmps.testing
 import openmps.training
 import openmps.types
 from openmps.checks import is_writable
@@ -40,7 +39,7 @@ from openmps.spellings import OtherSpelling
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_signatures.txt"
 SUBMODULES = (
     *(openmps.debug, openmps.errors, openmps.formats, openmps.formats.onnx, openmps.formats.swift),
-    *(openmps.distributed, openmps.testing, openmps.training, openmps.types),
+    *(openmps.distributed, openmps.training, openmps.types),
 )
 OPERATORS = ("__array__", "__call__", "__contains__", "__dlpack__", "__enter__", "__getitem__", "__iter__", "__len__")
 

@@ -1,7 +1,6 @@
 """Metal Performance Shaders' convolutional networks off the Mac: the same classes, numbers and weight files.
 
-`import openmps as mps`, then help(mps.MPSCNNConvolution): formula, shapes, errors, header and OS, as of every name.
-Kernels have a …Gradient kernel and a …Node of graphs; dir(mps) has all names, docs/ the pages.
+`import openmps as mps`, then help(mps.MPSCNNConvolution), as of every name; dir(mps) has all of them, docs/ the pages.
 
 Machine      mtl_device, MTLDevice, MTLCommandQueue, MTLCommandBuffer, MPSCommandBuffer, MTLBuffer, MTLHeap
 Images       MPSImage, MPSTemporaryImage, MPSImageBatch, MPSImageDescriptor; vectors: MPSVector, MPSMatrix
@@ -11,8 +10,8 @@ Weights      MPSCNNConvolutionDescriptor, MPSCNNConvolutionDataSource, Trainable
 Pooling      MPSCNNPoolingMax, MPSCNNPoolingAverage, MPSCNNPoolingL2Norm, MPSCNNUpsamplingBilinear
 Neurons      MPSCNNNeuronReLU, …; MPSCNNSoftMax, MPSCNNDropout, MPSCNNBatchNormalization, MPSCNNInstanceNormalization
 Arithmetic   MPSCNNAdd, MPSCNNMultiply, …; MPSNNReduceFeatureChannelsSum, …; MPSNNReshape, MPSNNPad, MPSNNSlice
-Learning     MPSCNNLoss, MPSNNForwardLoss, MPSCNNLossDescriptor; MPSNNOptimizerAdam, MPSNNOptimizerRMSProp, …
-Graphs       MPSNNGraph, MPSNNImageNode, MPSNNFilterNode, MPSCNNConvolutionNode, …; graph_summary, lint
+Learning     a …Gradient of each kernel; MPSCNNLoss, MPSNNForwardLoss, MPSCNNLossDescriptor; MPSNNOptimizerAdam, …
+Graphs       MPSNNGraph, MPSNNImageNode, MPSNNFilterNode, a …Node of each kernel; graph_summary, lint
 Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_padding; readings of headers: conventions
 Packages     openmps.formats: weights, ONNX, Swift; openmps.training: data, loop, metrics; openmps.debug: traces
 """

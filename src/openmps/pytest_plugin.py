@@ -34,7 +34,8 @@ def mps_device(pytestconfig: pytest.Config) -> MTLDevice:
     """The device of ``--openmps-device``, the CPU unless given."""
     from openmps.runtime.devices import mtl_device
 
-    return mtl_device(pytestconfig.getoption(_DEVICE))
+    which: str = pytestconfig.getoption(_DEVICE)
+    return mtl_device(which)
 
 
 @pytest.fixture

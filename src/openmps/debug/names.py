@@ -1,5 +1,6 @@
 """Every public name of `openmps.debug`; see `openmps.names`."""
 
+from openmps.debug.closeness import assert_images_close as assert_images_close
 from openmps.debug.comparing import (
     ComparedValue as ComparedValue,
     Comparison as Comparison,

@@ -1,4 +1,4 @@
-"""What tests of a network compare images with. Our addition; fixtures for pytest are in ``openmps.pytest_plugin``."""
+"""What tests of a network compare images with; fixtures for pytest are in ``openmps.pytest_plugin``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from openmps.debug.comparing import magnitude, relative_errors
 from openmps.errors import MPSArgumentError
 from openmps.tables import short, table
 
-__all__ = ["assert_images_close"]
-
-_WHO = "openmps.testing.assert_images_close"
+_WHO = "openmps.debug.assert_images_close"
 _RULE = "must be an image, a batch of images or an array of numbers"
 _HEADINGS = ("numbers", "error", "at most", "")
 
@@ -36,6 +34,7 @@ def assert_images_close(found: Any, expected: Any, at_most: float | Mapping[floa
         MPSTypeError: One of them is no image and no array of numbers.
         MPSArgumentError: A percentile is not within 0 to 100, an error is negative, or there is none.
     """
+    __tracebackhide__ = True  # pytest shows the caller's line, and not these
     limits = _limits(at_most)
     mine = real_numbers(_WHO, "found", found, _RULE)
     theirs = real_numbers(_WHO, "expected", expected, _RULE)

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import openmps as mps
-from openmps.testing import assert_images_close
+from openmps.debug import assert_images_close
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]["openmps"]
 
 
