@@ -94,7 +94,7 @@ def _export(root: Path, commit: str, folder: Path) -> None:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    return _run(["git", "-C", str(root), *arguments]).strip()
+    return _run(["git", "-C", str(root), *arguments]).rstrip()
 
 
 def _run(command: list[str], environment: dict[str, str] | None = None) -> str:
