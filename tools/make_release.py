@@ -5,7 +5,8 @@
     python tools/make_release.py --without-environments artifacts and checks alone: a minute
     python tools/make_release.py --cut 0.3.0            first: what is unreleased becomes the section of 0.3.0
 
-dist/ then holds the sdist and the wheel, an SBOM, SHA256SUMS and manifest.json: artifacts, checks, Pythons, results.
+dist/ then holds the sdist and the wheel, an SBOM of what an installation with all extras brings, SHA256SUMS, and
+manifest.json: artifacts, checks, Pythons, results.
 The exit status is 1 where something failed; the manifest says what.
 """
 
@@ -69,7 +70,9 @@ def release(pythons: list[Path] | None) -> dict[str, Any]:
             **{"built_with": artifacts.builders(), "checks": artifacts.checks(files)},
             **{"environments": [], "untested": []},
         }
-        if pythons is not None:
+        if pythons is None:
+            found["untested"].append("every Python: no environment was made")
+        else:
             try_environments(found, files, pythons, Path(folder), epoch)
     others = sorted(path for path in DIST.iterdir() if path not in files)
     found["artifacts"] = artifacts.hashes([*files, *others])

@@ -62,7 +62,7 @@ def version_of(python: Path) -> str:
 
 def oldest(root: Path = ROOT) -> str:
     """Constraints that leave the oldest version of each package that openmps needs."""
-    needed = [Requirement(text) for text in metadata(root)["dependencies"]]  # type: ignore[attr-defined]
+    needed = [Requirement(text) for text in metadata(root)["dependencies"]]
     bounds = {each.name: next(iter(each.specifier)).version for each in needed}
     return "".join(f"{name}=={bound}.*\n" for name, bound in bounds.items())
 

@@ -6,6 +6,7 @@ import datetime
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "src/openmps/__init__.py"
@@ -26,7 +27,7 @@ class ReleaseError(Exception):
     """What keeps a release from being made; its text says what to do."""
 
 
-def metadata(root: Path = ROOT) -> dict[str, object]:
+def metadata(root: Path = ROOT) -> dict[str, Any]:
     """The project's own table of pyproject.toml."""
     return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -62,7 +63,7 @@ def epoch(day: datetime.date) -> int:
 
 def pythons(root: Path = ROOT) -> list[str]:
     """The Pythons that the classifiers name, such as 3.11."""
-    found = [_PYTHON.match(each) for each in metadata(root)["classifiers"]]  # type: ignore[attr-defined]
+    found = [_PYTHON.match(each) for each in metadata(root)["classifiers"]]
     return [each[1] for each in found if each]
 
 
