@@ -34,8 +34,7 @@ def mps_device(pytestconfig: pytest.Config) -> MTLDevice:
     """The device of ``--openmps-device``, the CPU unless given."""
     from openmps.runtime.devices import mtl_device
 
-    which: str = pytestconfig.getoption(_DEVICE)
-    return mtl_device(which)
+    return mtl_device(str(pytestconfig.getoption(_DEVICE)))
 
 
 @pytest.fixture
