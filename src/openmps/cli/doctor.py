@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.diagnosis import OK, CheckedDevice, Diagnosis, Library, diagnosis
 from openmps.tables import table
+
+if TYPE_CHECKING:
+    from openmps.cli.diagnosis import CheckedDevice, Diagnosis, Library
 
 _HAS_FAULTS = 1
 _GIB = 1 << 30
@@ -24,6 +26,8 @@ def doctor(
     device with a small network. The exit status is 1 if a library that is needed is missing, one that is there is
     broken, or a device computes wrong numbers. Your home folder is written as ~.
     """
+    from openmps.cli.diagnosis import diagnosis
+
     found = diagnosis()
     print(json.dumps(found.facts(), indent=2) if as_json else described(found))
     if found.faults:
@@ -53,6 +57,8 @@ def described(found: Diagnosis) -> str:
 
 
 def _row(library: Library) -> tuple[str, str, str, str]:
+    from openmps.cli.diagnosis import OK
+
     return library.name, library.version or "-", library.extra, "" if library.state == OK else library.state
 
 
