@@ -14,6 +14,7 @@ from openmps.core.kernel.base import MPSKernel
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.metal.device import MTLDevice
 from openmps.runtime.devices import mtl_device
+from samples.neuron import NEURON_CLASSES
 from samples.reshape import Shaped
 from samples.sample import Sample
 
@@ -35,7 +36,7 @@ def _archived(sample: Sample) -> Sample:
     return dataclasses.replace(sample, make=_through_an_archive(sample.make), gradients=gradients)
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", dict.fromkeys((*SWEPT, *NEURON_CLASSES)), ids=str)
 def test_archive(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
     sources = sample.sources()

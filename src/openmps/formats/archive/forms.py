@@ -55,8 +55,13 @@ _PLAIN: tuple[type, ...] = (
 
 
 def _neuron(kernel: MPSCNNNeuron | MPSCNNNeuronGradient, _: StandIns) -> dict[str, Any]:
-    parts = (kernel.neuron_type, kernel.a, kernel.b, kernel.c)
-    return {"neuron_descriptor": MPSNNNeuronDescriptor(*parts, data=kernel.data)}
+    names = signature(type(kernel)).parameters
+    if "neuron_descriptor" in names:
+        parts = (kernel.neuron_type, kernel.a, kernel.b, kernel.c)
+        return {"neuron_descriptor": MPSNNNeuronDescriptor(*parts, data=kernel.data)}
+    if kernel.data is not None:
+        return {"a": kernel.data}
+    return {name: getattr(kernel, name) for name in ("a", "b", "c") if name in names}
 
 
 def _yolo_losses(descriptor: MPSCNNYOLOLossDescriptor, _: StandIns) -> dict[str, Any]:
