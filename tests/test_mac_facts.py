@@ -11,14 +11,37 @@ import openmps as mps
 from mac_facts import graphs, kernels, storage
 from mac_facts.absent import ABSENT
 from mac_facts.fact import Fact, agrees
+from openmps.convention.table import MACHINES
 
 FACTS = [*kernels.FACTS, *graphs.FACTS, *storage.FACTS]
+SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED]
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
 def test_fact(fact: Fact) -> None:
     found = fact.ask()
     assert agrees(found, fact.answer, fact.tolerance), f"{fact.says}: a Mac says {fact.answer}, openmps {found}"
+
+
+@pytest.mark.parametrize("fact", SWITCHED, ids=lambda fact: fact.name)
+def test_fact_that_a_convention_makes_hold(fact: Fact) -> None:
+    """In its block, and in that of the machine that measured it where its number is printed or computed there."""
+    assert fact.switch is not None and not agrees(fact.ask(), fact.answer, 0.0)
+    with mps.conventions(**fact.switch):
+        assert agrees(fact.ask(), fact.answer, 0.0)
+    machines = [name for name, known in MACHINES.items() if fact.switch.items() <= known.items()]
+    assert bool(machines) == (fact.grade != "C")
+    for machine in machines:
+        with mps.conventions(machine):
+            assert agrees(fact.ask(), fact.answer, 0.0)
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_facts_hold_for_machines(machine: str, fact: Fact) -> None:
+    """What is known of a machine contradicts no fact that holds without."""
+    with mps.conventions(machine):
+        assert agrees(fact.ask(), fact.answer, fact.tolerance)
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
@@ -34,7 +57,7 @@ def test_another_answer_is_told_apart(fact: Fact) -> None:
 
 
 def test_names_are_all_different() -> None:
-    names = [fact.name for fact in FACTS] + [*graphs.DECLINED, *storage.DECLINED]
+    names = [fact.name for fact in [*FACTS, *SWITCHED]] + [*storage.DECLINED]
     assert len(set(names)) == len(names)
 
 

@@ -38,8 +38,20 @@ for reading in mps.lint(graph, [sizes, sizes]).conventions:
 ```
 
 Kernels, graphs and presets of padding policies keep the conventions of the block that they were made in, wherever they
-are encoded: they are part of what is planned, and archives keep those of kernels and graphs. What is made outside of
-all blocks has the defaults. A block holds in its own thread. [Lint](lint.md) names those on which a network depends.
+are encoded: they are part of what is planned, and copies and archives keep them. Nodes keep none; they are read when
+their graph is made. What is made outside of all blocks has the defaults. [Lint](lint.md) names those on which the
+numbers of a network depend.
+
+Blocks may stand in one another: the inner one decides on what it names, the outer one on the rest. A block holds in
+its own thread, or asyncio's task and those that it starts; other threads have the defaults:
+
+```python
+with mps.conventions("macOS 27, M4"), mps.conventions(graph_primary_scale="kept") as both:
+    print(both["graph_primary_scale"], both["concatenation_filler"])  # kept texture
+```
+
+ONNX models are read into nodes of the default readings: where they would mean something else, reading raises. A file
+that `openmps.formats.onnx.save` writes has the readings of its graph, or there is none.
 
 Questions K, R and P are numbered as in a list that only a Mac can answer; F are questions that measured facts have
 brought. Facts stand with their sources in `tests/mac_facts`, and each is a test. Where there is no other choice, the

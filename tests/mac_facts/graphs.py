@@ -231,16 +231,22 @@ FACTS = [
     Fact("graph-result-is-not-needed", "an encode gives nil", "A", None, _unneeded),
 ]
 
-DECLINED = {
-    "graph-result-handle": "resultHandle where none was set is nil (C, prose alone: the program is not stored); here "
-    "it is a handle of the graph's own",
-}
-"""Facts that are not followed, and why."""
-SCALED = Fact(
-    "graph-primary-scale",
-    "a graph drops the primaryScale 2 of an addition node, which keeps it",
-    "A",
-    row(11, 22, 33, 44),
-    _scaled,
-    switch={"graph_primary_scale": "dropped"},
-)
+SWITCHED = [
+    Fact(
+        "graph-primary-scale",
+        "a graph drops the primaryScale 2 of an addition node, which keeps it",
+        "A",
+        row(11, 22, 33, 44),
+        _scaled,
+        switch={"graph_primary_scale": "dropped"},
+    ),
+    Fact(
+        "graph-result-handle",
+        "resultHandle is nil where none was set",
+        "C",
+        None,
+        lambda: _graph(_sum, (ONE, TEN)).result_handle,
+        switch={"nil_handles": "none"},
+    ),
+]
+"""Facts that conventions make hold, where the default keeps to the documentation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,14 @@ def _lazily() -> tuple[bool, bool]:
 def _no_clip() -> tuple[int, ...]:
     clip = mps.MPSRectNoClip
     return clip.origin.x, clip.origin.y, clip.origin.z, clip.size.width, clip.size.height, clip.size.depth
+
+
+def _or_none(ask: Callable[[], Any]) -> Any:
+    """The answer, or None where it is refused."""
+    try:
+        return ask()
+    except mps.MPSArgumentError:
+        return None
 
 
 FACTS = [
@@ -206,10 +215,29 @@ FACTS = [
         lambda: _drawn(0, 16),
     ),
 ]
+SWITCHED = [
+    Fact(
+        "state-resource-size",
+        "resourceSize of a state of 64 bytes is a page",
+        "A",
+        16384,
+        lambda: mps.MPSState(resource=DEVICE.new_buffer(length=64)).resource_size(),
+        switch={"state_resource_size": "pages"},
+    ),
+    Fact(
+        "short-row-bytes",
+        "a descriptor with row_bytes 8 for 2x3 floats is taken, with matrix_bytes 16",
+        "B",
+        16,
+        lambda: _or_none(lambda: mps.MPSMatrixDescriptor(2, 3, 8).matrix_bytes),
+        switch={"short_row_bytes": "taken"},
+    ),
+]
+"""Facts that conventions make hold, where the default keeps to the documentation."""
 DECLINED = {
-    "state-resource-size": "resourceSize of a state of 64 bytes is 16384 there (A): it depends on the device",
-    "short-row-bytes": "a descriptor with row_bytes 8 for 3 floats is taken there (B): rows would overlap",
-    "mtgp32-words": "words of seed 0 (A: 292b9f95 5e64b688 90d5d94d 1282ba5c): the framework's constants are private",
-    "philox-large-matrix": "a matrix of 400x400 is filled in blocks there (A): their shape is not known",
+    "mtgp32-words": "words of seed 0 (A: 292b9f95 5e64b688 90d5d94d 1282ba5c): the framework's constants are private, "
+    "and four words say too little of them to be a choice",
+    "philox-large-matrix": "a matrix of 400x400 is filled in blocks there (A): neither their shape nor their order is "
+    "known, so no choice can compute it",
 }
 """Facts that are not followed, and why."""

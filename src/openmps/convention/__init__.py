@@ -17,9 +17,13 @@ _WHO = "conventions"
 class Conventions(KnownAttributes, Mapping[str, str]):
     """A choice for each open question; `conventions` makes one. As a block, it holds for what is made inside.
 
-    A kernel, a graph, a node or a padding policy keeps the conventions of the block that it was made in, wherever it is
-    used: they are part of what its encodes are planned from, and archives keep those of kernels and graphs. Blocks may
-    stand in one another; the inner one decides. A block holds in its own thread or task.
+    A kernel, a graph or a preset of padding policies keeps the conventions of the block that it was made in, wherever
+    it is used: they are part of what its encodes are planned from, and copies and archives keep them. Nodes keep none:
+    they are read when their graph is made. Questions to other objects, as `MPSState.resource_size`, are answered by the
+    block in which they are put.
+
+    Blocks may stand in one another; the inner one decides on what it names, the outer one on the rest. A block holds in
+    its own thread or task: threads that are started in it have the defaults, tasks of asyncio the block's.
     """
 
     __slots__ = ("_chosen",)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 _NOT_COMPUTED = "the other readings are not computed yet"
+_NO_NUMBERS = "it concerns which objects are made, counted and asked, not what kernels compute"
 _NOT_DEFINED = "no other reading is known well enough to be computed"
 _OTHER_OBJECTS = "it concerns objects of Metal, not numbers"
 
@@ -52,8 +53,9 @@ _KERNELS = (
     ),
     Convention(
         "secondary_offset", ("K2", "R13"), "Where does secondaryOffset of a convolution gradient count from?",
-        {"forward_offset": "it is the forward kernel's offset (10.14)"},
-        ("MPSCNNConvolutionGradient",), ("MPSCNNConvolution.h (10.14 and 16.5 differ)",), why_not=_NOT_COMPUTED,
+        {"forward_offset": "the window's centre: it is the forward kernel's offset (10.14)",
+         "first_tap": "the window's first tap (16.5)"},
+        ("MPSCNNConvolutionGradient",), ("MPSCNNConvolution.h (10.14 and 16.5 differ)",),
     ),
     Convention(
         "loss_gradient_mean", ("K3",), "Does MPSNNLossGradient divide by what MEAN divides by?",
@@ -91,8 +93,8 @@ _KERNELS = (
     ),
     Convention(
         "statistics_restart", ("K10",), "When do the statistics of a batch normalization's state begin again?",
-        {"phase": "with the first encode of statistics behind one that normalized"},
-        ("MPSCNNBatchNormalizationStatistics",), ("MPSCNNBatchNormalization.h",), why_not=_NOT_COMPUTED,
+        {"phase": "with the first encode of statistics behind one that normalized", "reset": "with its reset alone"},
+        ("MPSCNNBatchNormalizationStatistics",), ("MPSCNNBatchNormalization.h",),
     ),
     Convention(
         "variance", ("K11",), "Are variances those of the population?",
@@ -167,8 +169,8 @@ _GRAPHS = (
     ),
     Convention(
         "nil_handles", ("R2",), "What handles do nodes without one have in a graph?",
-        {"own": "one of the graph's own for each"}, ("MPSNNGraph",),
-        ("graph-two-nodes-of-an-image", "graph-result-handle: nil, in prose alone"), why_not=_NOT_DEFINED,
+        {"own": "one of the graph's own for each", "none": "none: None stands in their places"}, ("MPSNNGraph",),
+        ("graph-two-nodes-of-an-image", "graph-result-handle: nil, in prose alone"),
     ),
     Convention(
         "source_reads", ("R3",), "How many reads does a graph take of a temporary source?",
@@ -177,7 +179,7 @@ _GRAPHS = (
     ),
     Convention(
         "result_states", ("R4",), "Which states does a graph hand out?",
-        {"exported": "those that are exported"}, ("MPSNNGraph",), ("MPSNNGraph.h",), why_not=_NOT_COMPUTED,
+        {"exported": "those that are exported"}, ("MPSNNGraph",), ("MPSNNGraph.h",), why_not=_NO_NUMBERS,
     ),
     Convention(
         "negative_remainder", ("R6",), "How is half of a negative remainder of padding rounded?",
@@ -216,11 +218,11 @@ _GRAPHS = (
     ),
     Convention(
         "shared_operand_reads", ("R14",), "How often is a temporary image read that is both operands?",
-        {"arguments": "once for each argument"}, ("MPSCNNBinaryKernel",), ("MPSImage.h",), why_not=_NOT_COMPUTED,
+        {"arguments": "once for each argument"}, ("MPSCNNBinaryKernel",), ("MPSImage.h",), why_not=_NO_NUMBERS,
     ),
     Convention(
         "view_reads", ("R15",), "How is a read of views of one image counted?",
-        {"group": "once for a group of views"}, ("MPSImage",), ("MPSImage.h",), why_not=_NOT_COMPUTED,
+        {"group": "once for a group of views"}, ("MPSImage",), ("MPSImage.h",), why_not=_NO_NUMBERS,
     ),
     Convention(
         "broadcast_size", ("R16",), "How large is the result of arithmetic on images of different sizes?",
@@ -243,17 +245,17 @@ _GRAPHS = (
     ),
     Convention(
         "shared_updates", ("R20",), "How often is a data source of several layers asked for an update?",
-        {"layers": "once a layer, with the old weights"}, ("MPSNNGraph",), ("MPSNNGraph.h",), why_not=_NOT_COMPUTED,
+        {"layers": "once a layer, with the old weights"}, ("MPSNNGraph",), ("MPSNNGraph.h",), why_not=_NO_NUMBERS,
     ),
     Convention(
         "normalization_updates", ("R21",), "In which order is a batch normalization's source asked for updates?",
         {"gamma_first": "gamma and beta, then mean and variance"}, ("MPSNNGraph",), ("Turi Create calls them so",),
-        why_not=_NOT_COMPUTED,
+        why_not=_NO_NUMBERS,
     ),
     Convention(
         "handler_pruning", ("R22",), "Where does a handler end a training graph by stop_gradient?",
         {"there": "at the image on which it is set"}, ("MPSNNFilterNode",), ("MPSNNGraphNodes.h",),
-        why_not=_NOT_COMPUTED,
+        why_not=_NO_NUMBERS,
     ),
     Convention(
         "addition_order", ("R23",), "In which order are gradients of one image added?",
@@ -286,7 +288,7 @@ _GRAPHS = (
     Convention(
         "states_of_batches", ("R30",), "Does one state serve a batch?",
         {"by_class": "of dropout and convolutions; pooling has one for each image"}, ("MPSNNGradientState",),
-        ("MPSCNNDropout.h+ 129",), why_not=_NOT_COMPUTED,
+        ("MPSCNNDropout.h+ 129",), why_not=_NO_NUMBERS,
     ),
 )  # fmt: skip
 _BESIDES = (
@@ -318,8 +320,8 @@ _BESIDES = (
     ),
     Convention(
         "bilinear_centres", ("P6",), "Where do bilinear samples lie without aligned corners?",
-        {"asymmetric": "at i / factor"}, ("MPSCNNUpsamplingBilinear",),
-        ("MetalTensors' tests on Macs",), why_not=_NOT_COMPUTED,
+        {"asymmetric": "at i / factor", "half_pixel": "at (i + 1/2) / factor - 1/2: pixels are squares"},
+        ("MPSCNNUpsamplingBilinear",), ("MetalTensors' tests on Macs: asymmetric",),
     ),
     Convention(
         "normalization_slopes", ("P7",), "Are gradients of local normalizations the derivatives, or as printed?",
@@ -336,7 +338,22 @@ _BESIDES = (
         {"printed": "yes"}, ("MPSNNOptimizer",), ("Turi Create's results",), why_not=_NOT_DEFINED,
     ),
 )  # fmt: skip
-CONVENTIONS: Mapping[str, Convention] = {row.name: row for row in (*_KERNELS, *_GRAPHS, *_BESIDES)}
+_OBJECTS = (
+    Convention(
+        "state_resource_size", ("F2",), "Which bytes does resourceSize of a state count?",
+        {"resources": "those of its resources", "pages": "16384 for each page that a resource begins"},
+        ("MPSState",), ("state-resource-size: 16384 for 64; it depends on the device",),
+    ),
+    Convention(
+        "short_row_bytes", ("F3",), "Is a matrix descriptor made whose rows overlap?",
+        {"refused": "no: an error", "taken": "yes; a matrix of it is refused"},
+        ("MPSMatrixDescriptor",), ("short-row-bytes",),
+    ),
+)  # fmt: skip
+CONVENTIONS: Mapping[str, Convention] = {row.name: row for row in (*_KERNELS, *_GRAPHS, *_BESIDES, *_OBJECTS)}
 """All of them by name."""
-MACHINES: Mapping[str, Mapping[str, str]] = {_M4: {"concatenation_filler": "texture", "graph_primary_scale": "dropped"}}
+MACHINES: Mapping[str, Mapping[str, str]] = {
+    _M4: {"concatenation_filler": "texture", "graph_primary_scale": "dropped"},
+    "macOS 26.5, M4": {"state_resource_size": "pages", "short_row_bytes": "taken"},
+}
 """What is known of machines: the choices that they were seen to make, the default's among them."""

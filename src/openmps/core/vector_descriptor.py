@@ -8,6 +8,7 @@ from typing import Any, overload
 import torch
 
 from openmps.checks import NamedAttributes, Shown, is_whole, read_only, whole
+from openmps.convention import current
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.selectors import Factory, takes
 from openmps.types import DATA_TYPE_DTYPES, MPSDataType, MPSSizeofMPSDataType
@@ -213,7 +214,7 @@ class MPSMatrixDescriptor(NamedAttributes):
         self._matrices = matrices
         self._row_bytes = row_bytes
         self._matrix_bytes = matrix_bytes
-        self.validate()
+        self._check_numbers()
         self._check_matrix_bytes()
         self._matrix_bytes = self.matrix_bytes
 
@@ -232,7 +233,7 @@ class MPSMatrixDescriptor(NamedAttributes):
         """A descriptor of its own with the same values."""
         twin = MPSMatrixDescriptor.__new__(MPSMatrixDescriptor)
         twin.__dict__.update(self.__dict__)
-        twin.validate()
+        twin._check_numbers()
         return twin
 
     __copy__ = copy
@@ -240,12 +241,22 @@ class MPSMatrixDescriptor(NamedAttributes):
     def validate(self) -> None:
         """Raise `MPSArgumentError` unless the values, which may have been changed, fit together."""
         name = "MPSMatrixDescriptor"
-        for argument, value in (("rows", self.rows), ("columns", self.columns), ("matrices", self._matrices)):
-            whole(name, argument, value)
         size = _element_bytes(name, self.data_type)
+        self._check_numbers()
         _spaced(name, "row_bytes", self.row_bytes, self.columns * size, size)
         if self._matrices > 1:  # else nothing lies behind it: rows and row_bytes may have grown since it was made
             self._check_matrix_bytes()
+
+    def _check_numbers(self) -> None:
+        """What a descriptor is made of; rows that overlap by the convention ``short_row_bytes`` alone."""
+        name = "MPSMatrixDescriptor"
+        for argument, value in (("rows", self.rows), ("columns", self.columns), ("matrices", self._matrices)):
+            whole(name, argument, value)
+        size = _element_bytes(name, self.data_type)
+        tight = self.columns * size
+        if whole(name, "row_bytes", self.row_bytes) < tight and current()["short_row_bytes"] == "taken":
+            tight = size
+        _spaced(name, "row_bytes", self.row_bytes, tight, size)
 
     def _check_matrix_bytes(self) -> None:
         least = self.rows * self.row_bytes

@@ -176,7 +176,7 @@ class MPSNNGraph(PlannedGraph):
     )
 
     @property
-    def source_image_handles(self) -> list[MPSHandle]:
+    def source_image_handles(self) -> list[MPSHandle | MaybeNone]:
         """A handle for each source image, in the order in which `encode` takes them.
 
         That is the order in which a walk from the results, depth first, sources of a filter in argument order, meets
@@ -186,12 +186,12 @@ class MPSNNGraph(PlannedGraph):
         return self._interface.handles(self._interface.inputs)
 
     @property
-    def source_state_handles(self) -> list[MPSHandle]:
+    def source_state_handles(self) -> list[MPSHandle | MaybeNone]:
         """A handle for each source state, in the order in which `encode` takes them."""
         return self._interface.handles(self._interface.input_states)
 
     @property
-    def intermediate_image_handles(self) -> list[MPSHandle]:
+    def intermediate_image_handles(self) -> list[MPSHandle | MaybeNone]:
         """A handle for each exported image, as they are made: those that encodes append to ``intermediate_images``.
 
         Further results, which encodes append there, too, are not among them, as on Macs, unless they are exported.
@@ -199,15 +199,16 @@ class MPSNNGraph(PlannedGraph):
         return self._interface.handles(self._interface.exported)
 
     @property
-    def result_state_handles(self) -> list[MPSHandle] | None:
+    def result_state_handles(self) -> list[MPSHandle | MaybeNone] | None:
         """A handle for each exported state, in the order in which they are made; None if there are none."""
         return self._interface.handles(self._interface.result_states) or None
 
     @property
-    def result_handle(self) -> MPSHandle:
+    def result_handle(self) -> MPSHandle | MaybeNone:
         """The handle of the result image.
 
-        One of the graph's own where none was set. A Mac is reported to have nil there, without a program that shows it.
+        One of the graph's own where none was set, or None by the convention ``nil_handles``, as a Mac is reported to
+        have there.
         """
         return self._interface.handle(self._interface.result)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from openmps.checks import flag
+from openmps.convention import Conventions
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Fixed, Setting
@@ -17,6 +18,8 @@ from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.geometry import Window
 from openmps.ops.op import Value
+from openmps.ops.resample.half_pixels import InterpolateHalves, InterpolateHalvesGradient
+from openmps.ops.resample.image_scale import Scaling
 from openmps.ops.resample.resample import Enlarge, EnlargeGradient, Interpolate, InterpolateGradient
 from openmps.ops.resample.stretch import Stretch
 from openmps.selectors import takes
@@ -95,6 +98,9 @@ class MPSCNNUpsamplingBilinear(MPSCNNUpsampling):
     Without ``align_corners`` the first pixels fall together and the last f are one: there is no shift by half a pixel,
     as in TensorFlow 1 and other than in PyTorch. Behind the last pixel there is the last pixel in either edge mode;
     what lies further outside, which only an offset or a larger clip rectangle reaches, is the edge mode's business.
+
+    By the convention ``bilinear_centres`` pixels are squares instead where corners are not aligned: ``u = (i + 1/2) / f
+    - 1/2 + offset``, with the edge's pixels around the source in either edge mode.
     """
 
     def __init__(
@@ -108,6 +114,8 @@ class MPSCNNUpsamplingBilinear(MPSCNNUpsampling):
         self._change(align_corners=flag(self.name, "align_corners", align_corners))
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        if _has_squares(self.conventions, self.align_corners):
+            return InterpolateHalves(*_scalings(at.window, self._factors))(images[0])
         rows, columns = _stretches(at.window, self._factors, self.align_corners)
         return Interpolate(rows, columns, at.edge_mode)(images[0])
 
@@ -117,6 +125,17 @@ def _stretches(window: Window, factors: tuple[int, int], align_corners: bool) ->
     axes = zip((window.y, window.x), factors, strict=True)
     rows, columns = (Stretch.to(axis, axis.source * factor, align_corners) for axis, factor in axes)
     return rows, columns
+
+
+def _has_squares(conventions: Conventions, align_corners: bool) -> bool:
+    """Whether pixels count as squares, whose centres lie half a pixel from their edges."""
+    return not align_corners and conventions["bilinear_centres"] == "half_pixel"
+
+
+def _scalings(window: Window, factors: tuple[int, int]) -> tuple[Scaling, Scaling]:
+    """Where the rows and columns of the result stand between such pixels."""
+    vertical, horizontal = factors
+    return Scaling(window.y, float(vertical)), Scaling(window.x, float(horizontal))
 
 
 class MPSCNNUpsamplingGradient(_Factors, MPSCNNGradientKernel):
@@ -157,5 +176,8 @@ class MPSCNNUpsamplingBilinearGradient(MPSCNNUpsamplingGradient, of=MPSCNNUpsamp
     """
 
     def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
-        rows, columns = _stretches(at.window, *self._forward_parameters(at.given))
+        factors, align_corners = self._forward_parameters(at.given)
+        if _has_squares(self.conventions, align_corners):
+            return InterpolateHalvesGradient(*_scalings(at.window, factors))(gradient)
+        rows, columns = _stretches(at.window, factors, align_corners)
         return InterpolateGradient(rows, columns, at.edge_mode)(gradient)

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from openmps.checks import KnownAttributes, Labelled, Shown, counted, flag, listed, store
+from openmps.convention import current
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import (
@@ -28,6 +29,9 @@ from openmps.metal.pending import Region, require_written, unwritten
 from openmps.runtime.binding import MemoryBinding
 from openmps.tables import html_table
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo
+
+_PAGE = 16384
+"""Bytes of a page of memory of Apple's processors."""
 
 
 class Saved(MemoryBinding, Memory):
@@ -271,8 +275,9 @@ class MPSState(KnownAttributes, Labelled):
         return self._slot(index).info
 
     def resource_size(self) -> int:
-        """Bytes of all resources, allocated or not."""
-        return sum(slot.bytes_held(self.name) for slot in self._slots)
+        """Bytes of all resources, allocated or not; in whole pages by the convention ``state_resource_size``."""
+        page = _PAGE if current()["state_resource_size"] == "pages" else 1
+        return sum(-(-slot.bytes_held(self.name) // page) * page for slot in self._slots)
 
     def _slot(self, index: int) -> Slot:
         count = len(self._slots)

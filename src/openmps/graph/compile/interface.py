@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from openmps.checks import flag, of_kind
+from openmps.checks import MaybeNone, flag, of_kind
 from openmps.convention import current
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
@@ -119,6 +119,7 @@ class Interface:
         self._takes_all_reads = not any(reads > 1 for reads in self._reads.values()) or (
             current()["source_reads"] == "enough"
         )
+        self._conventions = current()
         self._handles: dict[MPSNNImageNode | MPSNNStateNode, MPSHandle] = {}
 
     def outputs(self) -> list[MPSNNImageNode]:
@@ -134,13 +135,18 @@ class Interface:
         """How often the filters read an input."""
         return self._reads[node]
 
-    def handle(self, node: MPSNNImageNode | MPSNNStateNode) -> MPSHandle:
-        """The node's handle, an image where that is the user's, or one of the graph's own for a node without."""
+    def handle(self, node: MPSNNImageNode | MPSNNStateNode) -> MPSHandle | MaybeNone:
+        """The node's handle, an image where that is the user's, or one of the graph's own for a node without.
+
+        By the convention ``nil_handles`` that may be None.
+        """
         if node.handle is not None:
             return cast(MPSHandle, node.handle)
+        if self._conventions["nil_handles"] == "none":
+            return None
         return self._handles.setdefault(node, Handle())
 
-    def handles(self, nodes: Sequence[MPSNNImageNode | MPSNNStateNode]) -> list[MPSHandle]:
+    def handles(self, nodes: Sequence[MPSNNImageNode | MPSNNStateNode]) -> list[MPSHandle | MaybeNone]:
         """A handle for each node."""
         return [self.handle(node) for node in nodes]
 

@@ -149,10 +149,10 @@ class BatchState(MPSNNGradientState):
         is_complete = self._progress.has_gradients and self._progress.has_parameters
         return [self.own(name) for name in names] if is_complete else []
 
-    def add_statistics(self, images: int, pixels: int) -> None:
-        """Statistics of ``pixels`` are encoded."""
+    def add_statistics(self, images: int, pixels: int, *, joins_always: bool = False) -> None:
+        """Statistics of ``pixels`` are encoded, which join those before, if there are any, always or while they can."""
         progress = self._progress
-        joined = progress.statistics_are_open
+        joined = progress.statistics_are_open or (joins_always and self.has_statistics)
         total = pixels + (progress.pixels if joined else 0)
         self._go_on(
             pixels=total,

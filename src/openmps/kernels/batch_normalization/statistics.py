@@ -19,7 +19,7 @@ from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError
 from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalizationState, check_state
 from openmps.kernels.batch_normalization.stages import OfBatches, check_usable, refuse, refuse_arguments
-from openmps.metal.device import CommandBuffer
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels
 from openmps.ops.normalization.batch_normalization import BatchMoments, MergedMoments
 from openmps.ops.op import Value
@@ -60,6 +60,12 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
     """
 
     _use = _USE
+    _joins_always: bool
+    """Whether only a reset lets statistics begin again: by the convention, looked up once."""
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__(device)
+        self._joins_always = self.conventions["statistics_restart"] == "reset"
 
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -70,8 +76,8 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
     ) -> None:
         """Record that the statistics of a batch, or of a piece of one, go into a state.
 
-        They join those before, unless the state was used since: then a new batch starts. A temporary state keeps its
-        read count.
+        They join those before, unless the state was used since: then a new batch starts, by the convention
+        ``statistics_restart`` only with a `reset` of the state. A temporary state keeps its read count.
         """
         refuse_arguments(self.name, unavailable, _USE)
         if batch_normalization_state is None or are_images(batch_normalization_state):
@@ -89,7 +95,8 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
 
     def _given(self, states: MPSStateBatch) -> _Given:
         state = check_state(self.name, states)
-        return _Given(state.number_of_feature_channels, state.joins[0])
+        joins = state.joins[0] or (self._joins_always and state.has_statistics)
+        return _Given(state.number_of_feature_channels, joins)
 
     def _planned(self, sources: tuple[Shape, ...], destination: Shape | None, given: Any, *, is_batch: bool) -> Plan:
         self._change_source(0, offset=MPSOffset(0, 0, 0))
@@ -114,7 +121,8 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
     def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
         extent = plan.sources[0].extent
         state = check_state(self.name, source_states)
-        state.add_statistics(plan.images, plan.images * extent.height * extent.width)
+        pixels = plan.images * extent.height * extent.width
+        state.add_statistics(plan.images, pixels, joins_always=self._joins_always)
 
     def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
         return check_state(self.name, states).own(name)

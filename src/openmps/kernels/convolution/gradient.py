@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from openmps.checks import Shown
 from openmps.core.image.storage import Target
 from openmps.core.kernel.lowering_context import GradientGeometry, GradientLoweringContext
@@ -36,8 +38,8 @@ class MPSCNNConvolutionGradient(ConvolutionGradientKernel, of=MPSCNNConvolution)
 
     dX is the result; dW and db are added into the `MPSCNNConvolutionGradientState`: sums over the batch, never means.
     The weights are the data source's, read at the first encode; after an update reload this kernel too. With a
-    destination given, `secondary_offset` is the forward offset (the macOS 10.14 reading) and `kernel_offset_x`,
-    `kernel_offset_y` place dX.
+    destination given, `secondary_offset` is the forward offset (the macOS 10.14 reading), or by the convention
+    ``secondary_offset`` the first tap's place (that of 16.5), and `kernel_offset_x`, `kernel_offset_y` place dX.
     """
 
     serialize_weights_and_biases: bool
@@ -51,6 +53,26 @@ class MPSCNNConvolutionGradient(ConvolutionGradientKernel, of=MPSCNNConvolution)
         "_descriptor.channel_multiplier",
         "Output channels an input channel of a depthwise convolution; 0 for a regular one.",
     )
+
+    def _configure(self, record: ForwardRecord) -> None:
+        super()._configure(record)
+        x, y = record.sources[0].window.x, record.sources[0].window.y
+        back = self._first_tap(x.extent), self._first_tap(y.extent)
+        offset = self.secondary_offset
+        self.secondary_offset = MPSOffset(offset.x - back[0], offset.y - back[1], offset.z)
+
+    def _placement(self, records: tuple[SourceRecord, ...], target: Target) -> GradientGeometry:
+        """Windows are placed by their centres."""
+        geometry = super()._placement(records, target)
+        x, y = (
+            replace(axis, offset=axis.offset + self._first_tap(axis.extent))
+            for axis in (geometry.source.x, geometry.source.y)
+        )
+        return replace(geometry, source=Window(x=x, y=y))
+
+    def _first_tap(self, extent: int) -> int:
+        """How far in front of a window's centre its secondary offset counts from."""
+        return extent // 2 if self.conventions["secondary_offset"] == "first_tap" else 0
 
     def _gradients(
         self, at: GradientLoweringContext, gradient: Value, source: Value, weights: Value

@@ -45,6 +45,12 @@ def resample(x: Tensor, rows: Taps, columns: Taps) -> Tensor:
     return pixels.permute(0, 3, 1, 2)
 
 
+def resample_adjoint(gradient: Tensor, rows: Taps, columns: Taps) -> Tensor:
+    """The exact adjoint of `resample`: [N, C, rows.result, columns.result] to [N, C, rows.source, columns.source]."""
+    pixels = _scattered(gradient.permute(0, 2, 3, 1), columns, COLUMNS)
+    return _scattered(pixels, rows, ROWS).permute(0, 3, 1, 2)
+
+
 def _gathered(pixels: Tensor, taps: Taps, dimension: int) -> Tensor:
     if taps.has_zeros:
         pixels = functional.pad(pixels, [0, 0, 0, 1] if dimension == COLUMNS else [0, 0, 0, 0, 0, 1])
