@@ -14,6 +14,7 @@ from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.numbers import integer
+from openmps.core.padding.policy import preset_choice
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.graph.compile.compiler import Compiler
@@ -29,6 +30,9 @@ from openmps.types import MPSImageFeatureChannelFormat
 
 _PROPERTIES = attrgetter("_configuration", "_padding", "_bound_to")
 """What the programs of a graph depend on of its kernels."""
+
+_OVERRULED = frozenset({"result_format", "secondary_offset"})
+"""Conventions that kernels ask and graphs decide: how images are stored, and where gradients' windows lie."""
 
 
 class PlannedGraph(MPSKernel, NamedAttributes):
@@ -120,12 +124,17 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         """
         return self._program(self._shapes_of(image_descriptors, count), {}, {}, allow_fusion=allow_fusion)
 
-    def conventions_asked(self, image_descriptors: Sequence[MPSImageDescriptor], count: int = 1) -> set[str]:
-        """The names of the conventions on which encodes of such images depend; otherwise as `program_for`."""
+    def conventions_asked(self, image_descriptors: Sequence[MPSImageDescriptor], count: int = 1) -> dict[str, str]:
+        """What encodes of such images choose of the conventions on which they depend; otherwise as `program_for`.
+
+        Presets of padding policies choose for themselves.
+        """
         noting = NotingConventions(self.conventions)
         kernels = {node: kernel.noting(noting) for node, kernel in self._kernels.items()}
         self._compile(kernels, self._shapes_of(image_descriptors, count), {}, {}, {}, fusing=False, by_moments=False)
-        return {*self._asked_when_made, *noting.asked}
+        asked = {*self._asked_when_made, *noting.asked} - _OVERRULED
+        presets = [preset_choice(kernel.padding) for kernel in self._kernels.values()]
+        return {**{name: self.conventions[name] for name in sorted(asked)}, **dict(filter(None, presets))}
 
     def _shapes_of(self, image_descriptors: Sequence[MPSImageDescriptor], count: int) -> tuple[Shape, ...]:
         """The shapes of batches of ``count`` images, a descriptor a source."""

@@ -99,10 +99,10 @@ class MPSCNNPoolingL2Norm(MPSCNNPooling):
     """
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        return L2NormPooling(at.window, _norm_edge(self.conventions, at.edge_mode))(images[0])
+        return L2NormPooling(at.window, norm_edge(self.conventions, at.edge_mode))(images[0])
 
 
-def _norm_edge(conventions: Conventions, edge_mode: MPSImageEdgeMode) -> MPSImageEdgeMode:
+def norm_edge(conventions: Conventions, edge_mode: MPSImageEdgeMode) -> MPSImageEdgeMode:
     """What norms read outside the image: nothing, by a convention, where the edge mode would repeat it."""
     is_left_out = edge_mode is MPSImageEdgeMode.CLAMP and conventions["l2_clamp"] == "left_out"
     return MPSImageEdgeMode.ZERO if is_left_out else edge_mode
@@ -128,20 +128,22 @@ class MPSCNNPoolingAverage(_ZeroPad, MPSCNNPooling):
     """
 
     def _parameters(self) -> tuple[MPSImageEdgeMode, tuple[int, int]]:
-        """The edge mode and zero padding that decide N."""
-        method = int(self.padding.padding_method())
-        if method & MPSNNPaddingMethod.EXCLUDE_EDGES:
-            if self.conventions["excluded_edges"] == "none":
-                return MPSImageEdgeMode.CLAMP, (0, 0)
-            pads = (
-                exclude_edges_zero_pad(method, self.kernel_width),
-                exclude_edges_zero_pad(method, self.kernel_height),
-            )
-            return MPSImageEdgeMode.CLAMP, pads
-        return self.edge_mode, (self.zero_pad_size_x, self.zero_pad_size_y)
+        return counted_padding(self)
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return AveragePooling(at.window, *self._parameters())(images[0])
+
+
+def counted_padding(kernel: MPSCNNPoolingAverage) -> tuple[MPSImageEdgeMode, tuple[int, int]]:
+    """The edge mode and the zero padding, x and y, that decide what averages are divided by."""
+    method = int(kernel.padding.padding_method())
+    if not method & MPSNNPaddingMethod.EXCLUDE_EDGES:
+        return kernel.edge_mode, (kernel.zero_pad_size_x, kernel.zero_pad_size_y)
+    if kernel.conventions["excluded_edges"] == "none":
+        return MPSImageEdgeMode.CLAMP, (0, 0)
+    windows = kernel.kernel_width, kernel.kernel_height
+    x, y = (exclude_edges_zero_pad(method, extent) for extent in windows)
+    return MPSImageEdgeMode.CLAMP, (x, y)
 
 
 class MPSCNNPoolingGradient(_Windows, MPSCNNGradientKernel):
@@ -204,7 +206,7 @@ class MPSCNNPoolingL2NormGradient(MPSCNNPoolingGradient, of=MPSCNNPoolingL2Norm)
     """
 
     def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
-        return L2NormPoolingGradient(at.window, _norm_edge(self.conventions, at.edge_mode))(gradient, source)
+        return L2NormPoolingGradient(at.window, norm_edge(self.conventions, at.edge_mode))(gradient, source)
 
 
 class MPSCNNPoolingAverageGradient(_ZeroPad, MPSCNNPoolingGradient, of=MPSCNNPoolingAverage):

@@ -42,7 +42,6 @@ Source = (
 )
 _SAME = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_SAME)
 _VALID = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_VALID_ONLY)
-_POOLING = MPSNNDefaultPadding.padding_for_tensorflow_average_pooling()
 _SLOT = 4  # channels that begin together in a concatenation
 
 
@@ -218,8 +217,9 @@ class Description:
 
     def halved(self, source: Value, node: type[Any] = MPSCNNPoolingMaxNode) -> Value:
         """Max or average pooling 2x2, which rounds up: windows at the right and bottom may be cut off."""
+        padding = MPSNNDefaultPadding.padding_for_tensorflow_average_pooling()
         return self._add(
-            _divided(source, 2), partial(node, filter_size=2, stride=2), source, kind="pool", padding=_POOLING
+            _divided(source, 2), partial(node, filter_size=2, stride=2), source, kind="pool", padding=padding
         )
 
     def max_pooling(self, source: Value, size: int, stride: int) -> Value:

@@ -17,11 +17,14 @@ _DEFAULT_NAMES = {
     "same-bottom-right": MPSNNDefaultPadding.tensorflow_same(),
     "tensorflow-same": MPSNNDefaultPadding.tensorflow_same(),
     "tensorflow-valid": MPSNNDefaultPadding.tensorflow_valid(),
-    "tensorflow-average-pooling": MPSNNDefaultPadding.padding_for_tensorflow_average_pooling(),
-    "tensorflow-average-pooling-valid": MPSNNDefaultPadding.padding_for_tensorflow_average_pooling_valid_only(),
     "onnx-same-upper": MPSNNDefaultPadding.tensorflow_same(),
     "onnx-same-lower": MPSNNDefaultPadding(Method.SIZE_SAME),
 }
+_PRESETS: dict[str, Callable[[], MPSNNPadding]] = {
+    "tensorflow-average-pooling": MPSNNDefaultPadding.padding_for_tensorflow_average_pooling,
+    "tensorflow-average-pooling-valid": MPSNNDefaultPadding.padding_for_tensorflow_average_pooling_valid_only,
+}
+"""By the conventions of the block in which they are asked for."""
 # Each takes the pixels after the colon.
 _EXPLICIT_NAMES: dict[str, Callable[[Sequence[int]], MPSNNPadding]] = {
     "pytorch": ExplicitPadding.pytorch,
@@ -52,12 +55,14 @@ def MPSGetPaddingPolicy(policy: str | int | MPSNNPadding) -> MPSNNPadding:
 def _named_policy(name: str) -> MPSNNPadding:
     if name in _DEFAULT_NAMES:
         return _DEFAULT_NAMES[name]
+    if name in _PRESETS:
+        return _PRESETS[name]()
     if name[:1].isdigit():
         return MPSNNDefaultPadding(_number(name, name))
     head, _, tail = name.partition(":")
     make = _EXPLICIT_NAMES.get(head)
     if make is None:
-        known = ", ".join([*_DEFAULT_NAMES, *(f"{prefix}:PIXELS" for prefix in _EXPLICIT_NAMES)])
+        known = ", ".join([*_DEFAULT_NAMES, *_PRESETS, *(f"{prefix}:PIXELS" for prefix in _EXPLICIT_NAMES)])
         raise MPSArgumentError("MPSGetPaddingPolicy", "policy", "must be a known name", repr(name), f"Known: {known}")
     return make([_number(part, name) for part in tail.split(",")])
 

@@ -32,7 +32,7 @@ _AVERAGE_POOLINGS_VALID = {
     "plain": _Method.CUSTOM,
     "remainder": _Method.CUSTOM | _Method.ADD_REMAINDER_TO_BOTTOM_RIGHT,
 }
-_PRESETS = {"average_preset": _AVERAGE_POOLINGS, "average_valid_preset": _AVERAGE_POOLINGS_VALID}
+PRESETS = {"average_preset": _AVERAGE_POOLINGS, "average_valid_preset": _AVERAGE_POOLINGS_VALID}
 """The methods of the presets by conventions."""
 _NICKNAMES = {
     **{int(method): "TensorFlow average pooling" for method in _AVERAGE_POOLINGS.values()},
@@ -63,7 +63,7 @@ _EXTRA_WORDS = {
 def _presets() -> set[int]:
     """The methods with the custom bit that are presets of average pooling: the default's, and those of the block."""
     now = current()
-    return {int(methods[each[name]]) for name, methods in _PRESETS.items() for each in (DOCUMENTED, now)}
+    return {int(methods[each[name]]) for name, methods in PRESETS.items() for each in (DOCUMENTED, now)}
 
 
 @runtime_checkable
@@ -156,10 +156,8 @@ class MPSNNDefaultPadding(KnownAttributes):
     @property
     def conventions(self) -> Conventions:
         """The conventions by which its method is that of a preset; see `conventions`. Our addition."""
-        return Conventions({
-            name: choice for name, methods in _PRESETS.items()
-            for choice, method in methods.items() if method == self._method
-        })  # fmt: skip
+        chosen = preset_choice(self)
+        return Conventions({} if chosen is None else dict([chosen]))
 
     def padding_method(self) -> MPSNNPaddingMethod:
         """The bits that size the result and place the window."""
@@ -193,8 +191,9 @@ class MPSNNDefaultPadding(KnownAttributes):
     def __hash__(self) -> int:
         return hash(("MPSNNDefaultPadding", int(self._method)))
 
-    def __reduce__(self) -> tuple[type[Self], tuple[int]]:
-        return type(self), (int(self._method),)
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        chosen = preset_choice(self)
+        return (type(self), (int(self._method),)) if chosen is None else (_preset, (type(self), *chosen))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({int(self._method):#x}: {self.label()})"
@@ -275,3 +274,21 @@ def set_edge_mode(policy: MPSNNPadding, kernel: Any, edge_mode: MPSImageEdgeMode
     got = type(kernel).__name__
     remedy = "Use this policy for kernels with a window, such as pooling"
     raise MPSTypeError(f"{type(policy).__name__} ({padding_label(policy)})", "for_kernel", rule, got, remedy)
+
+
+def preset_choice(policy: object) -> tuple[str, str] | None:
+    """The convention that a preset of average pooling follows, and its choice; None of other policies."""
+    if not isinstance(policy, MPSNNDefaultPadding) or type(policy).destination_image_descriptor is not _OWN_STEP:
+        return None
+    method = policy.padding_method()
+    found = ((name, choice) for name, each in PRESETS.items() for choice in each if each[choice] == method)
+    return next(found, None)
+
+
+def _preset(kind: type[MPSNNDefaultPadding], name: str, choice: str) -> MPSNNDefaultPadding:
+    """The preset that was copied or pickled, whatever block this is."""
+    with Conventions({name: choice}):
+        return kind(PRESETS[name][choice])
+
+
+_OWN_STEP = MPSNNDefaultPadding.destination_image_descriptor

@@ -9,6 +9,7 @@ import numpy as np
 
 from openmps.checks import FLT_MAX
 from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.formats.onnx import shape_layers as shapes
 from openmps.formats.onnx.model import Array
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.writing import Layer, Writer
@@ -27,6 +28,7 @@ from openmps.graph.nodes import (
 from openmps.graph.nodes import local_normalization as local
 from openmps.kernels.convolution import MPSCNNDepthWiseConvolutionDescriptor, MPSCNNSubPixelConvolutionDescriptor
 from openmps.kernels.convolution.descriptor import sub_pixel_factor
+from openmps.kernels.pooling import counted_padding, norm_edge
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode, MPSRectNoClip
 
 Kind = MPSCNNNeuronType
@@ -253,9 +255,9 @@ def _edged(writer: Writer, source: str, pads: Sequence[int]) -> tuple[str, list[
 
 def _average(writer: Writer, node: Any, kernel: Any) -> None:
     source, pads = _windowed(writer, node, kernel)
-    counts = kernel.edge_mode is MPSImageEdgeMode.ZERO
-    if not counts and (kernel.zero_pad_size_x or kernel.zero_pad_size_y):
-        y, x = kernel.zero_pad_size_y, kernel.zero_pad_size_x
+    edge_mode, (x, y) = counted_padding(kernel)
+    counts = edge_mode is MPSImageEdgeMode.ZERO
+    if not counts and (x or y):
         if any(side > zeros for side, zeros in zip(pads, (y, x, y, x), strict=True)):
             raise NodeError("its divisor counts a part of the padding")
         counts = True
@@ -267,7 +269,7 @@ def _average(writer: Writer, node: Any, kernel: Any) -> None:
 
 def _norm(writer: Writer, node: Any, kernel: Any) -> None:
     source, pads = _windowed(writer, node, kernel)
-    if kernel.edge_mode is MPSImageEdgeMode.CLAMP:
+    if norm_edge(kernel.conventions, kernel.edge_mode) is MPSImageEdgeMode.CLAMP:
         source, pads = _edged(writer, source, pads)
     writer.add("LpPool", [source], writer.name(node.result_image), pads=pads, p=2, **_shape_of(kernel))
 
@@ -293,32 +295,32 @@ def _reduction(operator: str, *axes: int) -> Layer:
 def _binary(operator: str) -> Layer:
     def write(writer: Writer, node: Any, kernel: Any) -> None:
         sources = [
-            _line(writer, _broadcast(writer, node, index, word), getattr(node, f"{word}_scale"), 0.0)
+            _line(writer, _broadcast(writer, node, kernel, index, word), getattr(kernel, f"{word}_scale"), 0.0)
             for index, word in enumerate(("primary", "secondary"))
         ]
-        output, limits = writer.name(node.result_image), (node.minimum_value, node.maximum_value)
+        output, limits = writer.name(node.result_image), (kernel.minimum_value, kernel.maximum_value)
         is_limited = limits[0] > -FLT_MAX or limits[1] < FLT_MAX
-        if not is_limited and node.bias == 0:
+        if not is_limited and kernel.bias == 0:
             writer.add(operator, sources, output)
             return
         inner = writer.step(operator, sources)
         if not is_limited:
-            _line(writer, inner, 1.0, node.bias, output)
+            _line(writer, inner, 1.0, kernel.bias, output)
             return
         bounds = [_number(writer, each) for each in limits]
-        writer.add("Clip", [_line(writer, inner, 1.0, node.bias), *bounds], output)
+        writer.add("Clip", [_line(writer, inner, 1.0, kernel.bias), *bounds], output)
 
     return write
 
 
-def _broadcast(writer: Writer, node: Any, index: int, word: str) -> str:
+def _broadcast(writer: Writer, node: Any, kernel: Any, index: int, word: str) -> str:
     """A source; of one whose strides are 0 the first row, column or channel."""
     source = node.sources[index]
     strides = ("stride_in_feature_channels", "stride_in_pixels_y", "stride_in_pixels_x")
     axes = [
         axis + 1
         for axis, (length, stride) in enumerate(zip(writer.shape(source), strides, strict=True))
-        if getattr(node, f"{word}_{stride}") == 0 and length > 1
+        if getattr(kernel, f"{word}_{stride}") == 0 and length > 1
     ]
     if not axes:
         return writer.name(source)
@@ -386,77 +388,6 @@ def _dropout(writer: Writer, node: Any, kernel: Any) -> None:
     writer.add("Identity", [writer.name(node.sources[0])], writer.name(node.result_image))
 
 
-def _reshape(writer: Writer, node: Any, kernel: Any) -> None:
-    """The framework counts numbers along rows, columns, channels."""
-    pixels = writer.step("Transpose", [writer.name(node.sources[0])], perm=[0, 2, 3, 1])
-    channels, rows, columns = writer.shape(node.result_image)
-    wanted = writer.constant(np.array([0, rows, columns, channels], np.int64))
-    found = writer.step("Reshape", [pixels, wanted])
-    writer.add("Transpose", [found], writer.name(node.result_image), perm=[0, 3, 1, 2])
-
-
-_MODES = {
-    MPSImageEdgeMode.ZERO: "constant",
-    MPSImageEdgeMode.CONSTANT: "constant",
-    MPSImageEdgeMode.CLAMP: "edge",
-    MPSImageEdgeMode.MIRROR: "reflect",
-}
-
-
-def _lengths(sides: Any) -> tuple[int, int, int]:
-    return sides.channel, sides.y, sides.x
-
-
-def _pad(writer: Writer, node: Any, kernel: Any) -> None:
-    if node.edge_mode not in _MODES:
-        raise NodeError(f"its edge mode is {node.edge_mode.name}")
-    before, after = node.padding_size_before, node.padding_size_after
-    added = [max(pair) for pair in zip(_lengths(before), _lengths(after), strict=True)]
-    if node.edge_mode is MPSImageEdgeMode.MIRROR and any(
-        more >= length for more, length in zip(added, writer.shape(node.sources[0]), strict=True)
-    ):
-        raise NodeError("it mirrors more than there is")
-    sides = [[0, each.channel, each.y, each.x] for each in (node.padding_size_before, node.padding_size_after)]
-    pads = writer.constant(np.array(sides, np.int64).reshape(-1))
-    fill = _number(writer, node.fill_value if node.edge_mode is MPSImageEdgeMode.CONSTANT else 0.0)
-    inputs = [writer.name(node.sources[0]), pads, fill]
-    writer.add("Pad", inputs, writer.name(node.result_image), mode=_MODES[node.edge_mode])
-
-
-def _resize(mode: str) -> Layer:
-    def write(writer: Writer, node: Any, kernel: Any) -> None:
-        where, more = "asymmetric", {"nearest_mode": "floor"} if mode == "nearest" else {}
-        if isinstance(node, shape.MPSNNScaleNode):
-            if node.transform_provider is not None:
-                raise NodeError("it has a transform of its own")
-            where = "half_pixel"
-        elif getattr(node, "align_corners", False):
-            where = "align_corners"
-        sizes = writer.constant(np.array(writer.shape(node.result_image)[1:], np.int64))
-        inputs = [writer.name(node.sources[0]), "", "", sizes]
-        output = writer.name(node.result_image)
-        writer.add("Resize", inputs, output, mode=mode, axes=[2, 3], coordinate_transformation_mode=where, **more)
-
-    return write
-
-
-def _concatenation(writer: Writer, node: Any, kernel: Any) -> None:
-    """Each source is filled up to a multiple of 4 channels: with zeros, but the fourth channel of one or two."""
-    parts: list[str] = []
-    has_ones = kernel.conventions["concatenation_filler"] == "texture"
-    for source in node.sources:
-        name, channels = writer.name(source), writer.shape(source)[0]
-        missing = -channels % 4
-        ones = int(has_ones and channels in (1, 2))
-        for count, value in ((missing - ones, 0.0), (ones, 1.0)):
-            if count > 0:
-                pads = writer.constant(np.array([0, 0, 0, 0, 0, count, 0, 0], np.int64))
-                filler = [] if value == 0.0 else [writer.constant(np.array(value, np.float32))]
-                name = writer.step("Pad", [name, pads, *filler])
-        parts.append(name)
-    writer.add("Concat", parts, writer.name(node.result_image), axis=1)
-
-
 LAYERS: dict[type, Layer] = {
     convolution.MPSCNNConvolutionNode: _convolution,
     convolution.MPSCNNConvolutionTransposeNode: _transposed,
@@ -489,10 +420,10 @@ LAYERS: dict[type, Layer] = {
     softmax.MPSCNNSoftMaxNode: _same("Softmax", axis=1),
     softmax.MPSCNNLogSoftMaxNode: _same("LogSoftmax", axis=1),
     dropout.MPSCNNDropoutNode: _dropout,
-    shape.MPSNNReshapeNode: _reshape,
-    shape.MPSNNPadNode: _pad,
-    shape.MPSCNNUpsamplingNearestNode: _resize("nearest"),
-    shape.MPSCNNUpsamplingBilinearNode: _resize("linear"),
-    shape.MPSNNBilinearScaleNode: _resize("linear"),
-    concatenation.MPSNNConcatenationNode: _concatenation,
+    shape.MPSNNReshapeNode: shapes.reshape,
+    shape.MPSNNPadNode: shapes.pad,
+    shape.MPSCNNUpsamplingNearestNode: shapes.resize("nearest"),
+    shape.MPSCNNUpsamplingBilinearNode: shapes.resize("linear"),
+    shape.MPSNNBilinearScaleNode: shapes.resize("linear"),
+    concatenation.MPSNNConcatenationNode: shapes.concatenation,
 }

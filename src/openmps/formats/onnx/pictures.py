@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.convention import current
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.archive.sources import ArchivedConvolutionWeights, ArchivedNormalizationParameters
 from openmps.formats.onnx.layout import Atom, Atoms, Layout, size_of
@@ -147,6 +148,8 @@ class Mover:
             )
         if picture.layout.places == (channels, rows, columns):
             return picture
+        if current()["reshape_order"] != "pixels":
+            raise NodeError("it reshapes pixels, and the convention reshape_order='planes' reads planes", _OUTSIDE)
         sizes = [size_of(each) for each in (columns, rows, channels)]
         if None in sizes:
             raise NodeError("it reshapes an image whose size is not known", _GIVE)
@@ -191,6 +194,7 @@ class Mover:
 
 
 _GIVE = "Give the size of the input, as shapes={name: shape} or --shape NAME=1,3,224,224"
+_OUTSIDE = "Read the model, and make its graph, where reshape_order is 'pixels'"
 
 
 _MOST_CHANNELS = 1 << 22

@@ -22,6 +22,10 @@ class NodeError(Exception):
         self.why, self.remedy = why, remedy
 
 
+NO_OPERATOR = "ONNX has no operator for it", "Save a graph without it"
+"""Why a node of the framework cannot be written, and what to do."""
+
+
 class ShapeError(NodeError):
     """Shapes of a model that do not fit one another, whatever computes it."""
 

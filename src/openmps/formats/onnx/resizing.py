@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from openmps.convention import current
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.formats.onnx.layout import Layout, atoms, planar, size_of
 from openmps.formats.onnx.model import Array, Node
@@ -15,6 +16,7 @@ from openmps.formats.onnx.pictures import Picture, channels_of
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.shapes import axis_of
 from openmps.formats.onnx.site import Builder, Site
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.graph.nodes.pooling import MPSCNNPoolingAverageNode
 from openmps.graph.nodes.shape import (
     MPSCNNUpsamplingBilinearNode,
@@ -160,13 +162,25 @@ def _nearest(position: Fraction, how: str) -> int:
     raise NodeError(f"{how[:40]} is none of ONNX's ways to round")
 
 
+def _upsampled(
+    image: MPSNNImageNode, columns: int, rows: int, align_corners: bool = False
+) -> MPSCNNUpsamplingBilinearNode:
+    """Bilinear samples at i / factor, where the convention says so."""
+    if not align_corners and current()["bilinear_centres"] != "asymmetric":
+        raise NodeError(
+            "it samples at i / factor, and the convention bilinear_centres='half_pixel' does not",
+            "Read the model, and make its graph, where bilinear_centres is 'asymmetric'",
+        )
+    return MPSCNNUpsamplingBilinearNode(image, columns, rows, align_corners)
+
+
 def _linear(
     at: Site, node: Node, x: Picture, factors: list[Fraction], result: Sizes, layout: Layout, where: str
 ) -> Picture:
     rows, columns = factors
     is_whole = rows.denominator == columns.denominator == 1
     if where in ("asymmetric", "align_corners") and is_whole:
-        made = MPSCNNUpsamplingBilinearNode(x.image, int(columns), int(rows), where == "align_corners")
+        made = _upsampled(x.image, int(columns), int(rows), where == "align_corners")
         return at.made(made, layout, node.title)
     if where not in ("half_pixel", "pytorch_half_pixel") or (where == "pytorch_half_pixel" and 1 in result):
         raise NodeError(f"{where[:40]} by these factors: the framework has half-pixel, and whole factors otherwise")
@@ -187,7 +201,7 @@ def _in_steps(at: Site, node: Node, x: Picture, factors: tuple[int, int], layout
     """
     edge = MPSImageCoordinate(1, 1, 0)
     edges = MPSNNPadNode(x.image, edge, edge, MPSImageEdgeMode.CLAMP)
-    steps = MPSCNNUpsamplingBilinearNode(edges.result_image, *factors)
+    steps = _upsampled(edges.result_image, *factors)
     edges.label, steps.label = f"{node.title} edges", f"{node.title} steps"
     sizes = [2 - factor % 2 for factor in factors]
     starts = [factor - factor // 2 for factor in factors]

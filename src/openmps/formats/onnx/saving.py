@@ -6,17 +6,25 @@ import os
 from collections.abc import Sequence
 
 from openmps.checks import of_kind
+from openmps.convention.table import CONVENTIONS
 from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
-from openmps.errors import MPSOperatorError
+from openmps.errors import MPSArgumentError, MPSOperatorError
 from openmps.formats.atomic import write_atomic
 from openmps.formats.onnx.layers import LAYERS
-from openmps.formats.onnx.problems import NodeError
+from openmps.formats.onnx.problems import NO_OPERATOR, NodeError
 from openmps.formats.onnx.reading import require_onnx
 from openmps.formats.onnx.writing import Layer, Writer
 from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes.convolution import MPSCNNBinaryConvolutionNode
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode
 
 WRITER = "openmps.formats.onnx.save"
+_WRITTEN = frozenset({
+    *("alignment", "negative_remainder", "average_preset", "average_valid_preset", "excluded_edges", "l2_clamp"),
+    *("reshape_order", "concatenation_filler", "graph_primary_scale", "bilinear_centres"),
+    *("source_order", "source_reads", "intermediate_order"),
+})  # fmt: skip
+"""Conventions whose every choice operators can express."""
 
 
 def save(
@@ -31,6 +39,7 @@ def save(
     those that the graph computes with now, in float32.
 
     Raises:
+        MPSArgumentError: The graph follows another convention than the default where ONNX has no operators for it.
         MPSOperatorError: Nodes that ONNX has no operators for, or gradient nodes: all of them.
         MPSFileError: The file cannot be written.
         MPSError: The onnx package is not installed.
@@ -43,13 +52,14 @@ def exported(graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence
     onnx = require_onnx(WRITER)
     of_kind(WRITER, "graph", graph, MPSNNGraph)
     given = descriptors_of(WRITER, image_descriptors)
+    _check_conventions(graph, given)
     writer = Writer(onnx, graph, graph.program_for(given, allow_fusion=False))
     problems: list[dict[str, str]] = []
     for node, kernel in graph.kernels.items():
         try:
             layer = None if isinstance(node, MPSNNGradientFilterNode) else _layer(node)
             if layer is None:
-                raise NodeError("ONNX has no operator for it", "Save a graph without it")
+                raise NodeError(*NO_OPERATOR)
             layer(writer, node, kernel)
         except NodeError as problem:
             kind = type(node).__name__
@@ -61,5 +71,16 @@ def exported(graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence
     return writer.model().SerializeToString()
 
 
+def _check_conventions(graph: MPSNNGraph, given: Sequence[MPSImageDescriptor]) -> None:
+    """Only readings that operators express: each file gives the graph's numbers, or there is none."""
+    for name, choice in graph.conventions_asked(given).items():
+        if choice != CONVENTIONS[name].default and name not in _WRITTEN:
+            rule = f"follows the convention {name}={choice!r}, for which ONNX has no operators"
+            remedy = f"Make it with {name}={CONVENTIONS[name].default!r}"
+            raise MPSArgumentError(WRITER, "graph", rule, None, remedy)
+
+
 def _layer(node: MPSNNFilterNode) -> Layer | None:
+    if isinstance(node, MPSCNNBinaryConvolutionNode):
+        return None
     return next((LAYERS[kind] for kind in type(node).__mro__ if kind in LAYERS), None)

@@ -11,7 +11,7 @@ from openmps.checks import Checked
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.explicit import ExplicitPadding
-from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
+from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding, preset_choice
 from openmps.formats.swift.classes import template
 from openmps.formats.swift.layers import Layers
 from openmps.formats.swift.literals import camel, case, float32, literal, options, string
@@ -38,13 +38,10 @@ from openmps.types import (
 
 _FUSION = int(MPSNNPaddingMethod.CUSTOM_ALLOW_FOR_NODE_FUSION)
 _PRESETS = {
-    int(MPSNNDefaultPadding.padding_for_tensorflow_average_pooling().padding_method()): (
-        "MPSNNDefaultPadding.forTensorflowAveragePooling()"
-    ),
-    int(MPSNNDefaultPadding.padding_for_tensorflow_average_pooling_valid_only().padding_method()): (
-        "MPSNNDefaultPadding.forTensorflowAveragePoolingValidOnly()"
-    ),
+    "average_preset": "MPSNNDefaultPadding.forTensorflowAveragePooling()",
+    "average_valid_preset": "MPSNNDefaultPadding.forTensorflowAveragePoolingValidOnly()",
 }
+"""Presets by the conventions on what they are: a Mac knows."""
 _CUSTOM = int(MPSNNPaddingMethod.CUSTOM)
 _IMAGES = {"source": 0, "left_source": 0, "right_source": 1, "source_gradient": 0, "source_image": 1}
 """Arguments that are one of the node's sources, and which."""
@@ -339,9 +336,9 @@ class Nodes:
             if len(node.sources) > 1 and not isinstance(node, MPSNNGradientFilterNode):
                 self._faults.append(f"{node.name}: ExplicitPadding is written for filters with one source; take it off")
             return self._explicit(policy)
-        if type(policy) is MPSNNDefaultPadding and method in _PRESETS:
+        if type(policy) is MPSNNDefaultPadding and (preset := preset_choice(policy)) is not None:
             self._text.needs("10.13.4")
-            return _PRESETS[method]
+            return _PRESETS[preset[0]]
         if method & _CUSTOM:
             self._faults.append(
                 f"{node.name}: its padding policy {type(policy).__name__} has a step in Python; use ExplicitPadding"

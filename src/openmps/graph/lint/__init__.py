@@ -103,7 +103,7 @@ def _readings(graph: MPSNNGraph, given: Sequence[MPSImageDescriptor]) -> Iterato
     asked = graph.conventions_asked(given)
     for name, row in CONVENTIONS.items():
         if name in asked:
-            choice = graph.conventions[name]
+            choice = asked[name]
             proven = tuple(machine for machine, choices in MACHINES.items() if choices.get(name) == choice)
             yield OpenReading(name, choice, row.asks, proven)
 
