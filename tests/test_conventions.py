@@ -2,37 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import pickle
 import threading
+from functools import cache
 from typing import Any
 
 import conventions_page
+import numpy as np
 import pytest
 
 import openmps as mps
-from convention_cases import CASES, Network, encoded, graph_of, listed
-from mac_facts.fact import DEVICE, agrees, image
-from mac_facts.graphs import SCALED
+from catalogue import SAMPLES
+from convention_cases import CASES
+from convention_cases.case import SOURCES, STEPS, Absent, Subject, graph_of, listed, ordered, row_image, run
+from encoding import Bench, Outcome, train, trained
+from mac_facts import graphs, storage
+from mac_facts.fact import DEVICE, image
 from openmps.convention import NotingConventions
 from openmps.convention.table import CONVENTIONS, MACHINES
+from openmps.core.padding.policy import PRESETS
 from openmps.metal.version import Version
-from replay_twin import outcomes, replaying_queue
+from oracles import conventions as oracle
+from replay_twin import replaying_queue
 
-SWITCHES = [(name, choice) for name, row in CONVENTIONS.items() if row.alternatives for choice in row.choices]
+SWITCHES = [(name, choice) for name in CASES for choice in CONVENTIONS[name].choices]
 OTHERS = [(name, choice) for name, row in CONVENTIONS.items() for choice in row.alternatives]
-IN_GRAPHS = [(name, choice) for name, choice in SWITCHES if CASES[name].network is not None]
+SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED]
+FORMS = [
+    (name, choice, form)
+    for name, choice in SWITCHES
+    for form in ("kernel", "graph")
+    if isinstance(getattr(CASES[name], form), Subject)
+]
+IN_GRAPHS = [(name, choice) for name, choice, form in FORMS if form == "graph"]
+ABSENT = [
+    (name, form)
+    for name, case in CASES.items()
+    for form in ("kernel", "graph")
+    if isinstance(getattr(case, form), Absent)
+]
+pytestmark = pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning")
 
 
 def test_every_question_has_a_row() -> None:
     """Those that only a Mac can answer, K, R and P, and those that facts have brought, F."""
     asked = {question for row in CONVENTIONS.values() for question in row.questions}
     expected = [*(f"K{k}" for k in range(1, 22)), *(f"R{k}" for k in range(1, 31)), *(f"P{k}" for k in range(10))]
-    assert asked == {*expected, "F1"} and len(expected) == 61
+    assert asked == {*expected, "F1", "F2", "F3"} and len(expected) == 61
+
+
+OBJECTS = {"state_resource_size", "short_row_bytes"}
+"""Asked where the question is put, of objects that are no kernels: facts of `mac_facts` are their cases."""
 
 
 def test_every_switch_is_asked() -> None:
-    assert {name: set(case.answers) for name, case in CASES.items()} == {
-        name: set(row.choices) for name, row in CONVENTIONS.items() if row.alternatives
+    assert {name: {*case.answers} for name, case in CASES.items()} == {
+        name: set(row.choices) for name, row in CONVENTIONS.items() if row.alternatives and name not in OBJECTS
     }
+    assert {name for fact in SWITCHED for name in fact.switch or ()} >= OBJECTS
 
 
 @pytest.mark.parametrize("name", CONVENTIONS)
@@ -44,77 +73,177 @@ def test_a_row_with_one_choice_says_why(name: str) -> None:
             mps.conventions(**{name: "another"})
 
 
-@pytest.mark.parametrize(("name", "choice"), SWITCHES)
-def test_a_switch_changes_what_it_says(name: str, choice: str) -> None:
+# --- every form -------------------------------------------------------------------------------------------------------
+
+
+def _made(name: str, choice: str, form: str) -> tuple[Subject, list[Any]]:
+    """The kernels or graphs of a case, made in the block of a choice."""
+    subject = getattr(CASES[name], form)
     with mps.conventions(**{name: choice}):
-        found = CASES[name].ask()
-    assert found == CASES[name].answers[choice]
-    assert CASES[name].ask() == CASES[name].answers[CONVENTIONS[name].default], "nothing of it stays behind the block"
+        return subject, list(subject.make())
+
+
+def _check(name: str, choice: str, found: list[float], encode: int = 0) -> None:
+    """Float32 numbers against those of the formulas."""
+    case = CASES[name]
+    answers = case.answers[choice]
+    expected = listed(answers[encode] if case.counts else answers)
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6, err_msg=f"{name}={choice}")
+
+
+def _others(name: str) -> dict[str, str]:
+    """Every other switch turned."""
+    return {each: row.alternatives[0] for each, row in CONVENTIONS.items() if row.alternatives and each != name}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_choices_differ(name: str) -> None:
+    """No two choices of a case have the same numbers, so that each check can fail."""
+    answers = [tuple(listed(each)) for each in CASES[name].answers.values()]
+    assert len({*answers}) == len(answers)
+
+
+@pytest.mark.parametrize(("name", "form"), ABSENT)
+def test_an_absent_form_is_absent(name: str, form: str) -> None:
+    absent = getattr(CASES[name], form)
+    assert absent.reason and absent.claim()
+
+
+@pytest.mark.parametrize(("name", "choice", "form"), FORMS)
+def test_a_switch_changes_what_it_says(name: str, choice: str, form: str) -> None:
+    """Made in the block, encoded outside; and nothing of it stays behind."""
+    subject, things = _made(name, choice, form)
+    _check(name, choice, run(subject, things)[0])
+    _check(name, CONVENTIONS[name].default, run(subject, subject.make())[0])
+
+
+@pytest.mark.parametrize(("name", "choice", "form"), FORMS)
+def test_copies_keep_it(name: str, choice: str, form: str) -> None:
+    subject, things = _made(name, choice, form)
+    with mps.conventions(**{name: CONVENTIONS[name].default}):
+        _check(name, choice, run(subject, [each.copy() for each in things])[0])
+
+
+@pytest.mark.parametrize(("name", "choice", "form"), FORMS)
+def test_archives_keep_it(name: str, choice: str, form: str) -> None:
+    """Read where every other switch is turned, and that one is as it comes."""
+    subject, things = _made(name, choice, form)
+    archives = [mps.MPSKeyedArchiver.archived_data(each) for each in things]
+    with mps.conventions(**_others(name)):
+        again = [
+            mps.MPSKeyedUnarchiver.unarchived_object_of_class(type(each), data, DEVICE)
+            for each, data in zip(things, archives, strict=True)
+        ]
+    assert [each.conventions for each in again] == [each.conventions for each in things]
+    for each in again:
+        each.destination_image_allocator = mps.MPSImage.default_allocator()
+    _check(name, choice, run(subject, again)[0])
+
+
+@pytest.mark.parametrize(("name", "choice"), IN_GRAPHS)
+def test_fusions_keep_it(name: str, choice: str) -> None:
+    """The fused graph is another function than the unfused one, unless the case says why there is no rule."""
+    subject, things = _made(name, choice, "graph")
+    ran: list[list[tuple[str, ...]]] = []
+    for allowed in (True, False):
+        again = [each.copy() for each in things]
+        for each in again:
+            each.allow_fusion = allowed
+        found, command_buffer = run(subject, again)
+        _check(name, choice, found)
+        ran.append([work.operations for work in command_buffer.explain().works])
+    assert (ran[0] == ran[1]) == bool(CASES[name].unfused)
+
+
+@pytest.mark.parametrize(("name", "choice", "form"), FORMS)
+def test_replays_keep_it(name: str, choice: str, form: str) -> None:
+    """In turns with the same of another choice, on one queue."""
+    case, other = CASES[name], next(each for each in CONVENTIONS[name].choices if each != choice)
+    made = {each: _made(name, each, form) for each in (choice, other)}
+    queue, seen = replaying_queue(), set[str]()
+    for encode in range(STEPS):
+        for each, (subject, things) in made.items():
+            found, command_buffer = run(subject, things, queue)
+            _check(name, each, found, encode)
+            if encode == STEPS - 1:
+                seen.update(work.reason for work in command_buffer.explain().works)
+    seen.discard("")  # replayed
+    assert len(seen) == bool(case.unreplayed) and all(case.unreplayed in each for each in seen)
+
+
+@pytest.mark.parametrize("choice", CONVENTIONS["clamp_gradient"].choices)
+def test_replayed_updates_keep_it(choice: str) -> None:
+    """Gradients of weights that a training graph updates itself: each step takes the same ones from the weights."""
+    source, taps, rate = [1.0, 2.0], np.array([1.0, 10.0, 100.0], np.float32), 0.125
+    weights = mps.TrainableConvolutionDataSource(
+        mps.MPSCNNConvolutionDescriptor(3, 1, 1, 1),
+        taps,
+        optimizer=lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, rate),
+    )
+    with mps.conventions(clamp_gradient=choice):
+        node = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), weights)
+        made = mps.MPSNNInitialGradientNode(node.result_image).training_graph(None)
+        assert made
+        graph = graph_of(made[0])
+    graph.kernels[node].edge_mode = mps.MPSImageEdgeMode.CLAMP
+    queue = replaying_queue()
+    for step in range(1, STEPS + 1):
+        command_buffer = queue.command_buffer()
+        graph.encode(command_buffer, [row_image(source)])
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        _, slope = oracle.clamped_gradients(source, list(taps), [1.0, 1.0], choice)
+        np.testing.assert_allclose(listed(weights.weights()), taps - step * rate * np.array(slope))
+    assert {work.outcome.value for work in command_buffer.explain().works} == {"replayed"}
+
+
+@cache
+def _default(name: str, form: str) -> list[float]:
+    """The numbers of a case without any block."""
+    subject = getattr(CASES[name], form)
+    return run(subject, subject.make())[0]
 
 
 @pytest.mark.parametrize(("name", "choice"), OTHERS)
-def test_a_switch_changes_nothing_else(name: str, choice: str) -> None:
-    with mps.conventions(**{name: choice}):
-        for other, case in CASES.items():
-            if other != name:
-                assert case.ask() == case.answers[CONVENTIONS[other].default], other
+def test_a_switch_changes_no_other_case(name: str, choice: str) -> None:
+    """Bit for bit, in kernels and graphs, but for those that are known to depend on both."""
+    for other, case in CASES.items():
+        for form in ("kernel", "graph"):
+            subject = getattr(case, form)
+            depends = name in (case.besides if form == "graph" else case.besides - SOURCES)
+            if other == name or isinstance(subject, Absent) or depends:
+                continue
+            with mps.conventions(**{name: choice}):
+                things = subject.make()
+            assert run(subject, things)[0] == _default(other, form), (other, form)
+
+
+@pytest.mark.parametrize(("name", "choice"), OTHERS)
+def test_a_switch_changes_no_other_kernel(name: str, choice: str) -> None:
+    """A sample of every kernel of the catalogue, forwards and back, bit for bit."""
+    bench = Bench(DEVICE)
+    for kind, samples in SAMPLES.items():
+        if kind.__name__ in CONVENTIONS[name].concerns:
+            continue
+        expected = trained(samples[0], DEVICE, 1)
+        with mps.conventions(**{name: choice}):
+            found = train(bench, samples[0], samples[0].sources(1), bench.batch)
+        for left, right in zip(_numbers(found), _numbers(expected), strict=True):
+            np.testing.assert_array_equal(left, right, err_msg=samples[0].name)
+
+
+def _numbers(outcome: Outcome) -> list[np.ndarray]:
+    parts = [outcome.result, *outcome.gradients, outcome.weights, outcome.biases, outcome.losses]
+    return [part for part in parts if part is not None]
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
 
 
 def _again(thing: Any) -> Any:
     """It, from an archive."""
     data = mps.MPSKeyedArchiver.archived_data(thing)
     return mps.MPSKeyedUnarchiver.unarchived_object_of_class(type(thing), data, DEVICE)
-
-
-# --- graphs -----------------------------------------------------------------------------------------------------------
-
-
-def _made(name: str, choice: str) -> tuple[mps.MPSNNGraph, Network]:
-    network = CASES[name].network
-    assert network is not None
-    with mps.conventions(**{name: choice}):
-        return graph_of(network), network
-
-
-def _result(graph: mps.MPSNNGraph, network: Network) -> list[float]:
-    return listed(encoded(graph, list(network.sources)).numpy())
-
-
-@pytest.mark.parametrize(("name", "choice"), IN_GRAPHS)
-def test_graphs_keep_what_they_were_made_with(name: str, choice: str) -> None:
-    """Outside of the block, inside of another one, without fusions, copied, and from an archive."""
-    graph, network = _made(name, choice)
-    expected = CASES[name].answers[choice]
-    assert _result(graph, network) == expected
-    with mps.conventions(**{name: CONVENTIONS[name].default}):
-        assert _result(graph, network) == expected
-        again = _again(graph)
-    assert again.conventions == graph.conventions
-    assert _result(again, network) == expected
-    assert _result(graph.copy(), network) == expected
-    graph.allow_fusion = False
-    assert _result(graph, network) == expected
-
-
-@pytest.mark.parametrize(("name", "choice"), IN_GRAPHS)
-def test_replays_keep_them(name: str, choice: str) -> None:
-    graph, network = _made(name, choice)
-    other, _ = _made(name, next(each for each in CONVENTIONS[name].choices if each != choice))
-    queue, seen = replaying_queue(), set[str]()
-    for step in range(8):
-        for each, expected in ((graph, choice), (other, None)):
-            command_buffer = queue.command_buffer()
-            result = each.encode(command_buffer, list(network.sources))
-            command_buffer.commit()
-            command_buffer.wait_until_completed()
-            seen.update(outcomes(command_buffer) if step == 7 else ())
-            answer = CASES[name].answers
-            assert result is not None
-            assert (listed(result.numpy()) == answer[choice]) == (expected is not None)
-    assert seen == {"replayed"}
-
-
-# --- blocks -----------------------------------------------------------------------------------------------------------
 
 
 def test_blocks_in_one_another() -> None:
@@ -144,6 +273,29 @@ def test_a_block_holds_in_its_thread() -> None:
     assert found == ["pixels"]
 
 
+def test_a_block_holds_in_its_task() -> None:
+    """And in those that are started in it, as any variable of a context."""
+
+    async def made() -> str:
+        return mps.MPSNNReshape(DEVICE).conventions["reshape_order"]
+
+    async def both() -> tuple[str, str]:
+        outside = asyncio.create_task(made())
+        with mps.conventions(K7="planes"):
+            inside = asyncio.create_task(made())
+            await asyncio.sleep(0)
+        return await outside, await inside
+
+    assert asyncio.run(both()) == ("pixels", "planes")
+
+
+def test_nodes_are_read_by_the_block_of_their_graph() -> None:
+    with mps.conventions(K7="planes"):
+        node = mps.MPSNNReshapeNode(mps.MPSNNImageNode(), 2, 1, 3)
+    graph = graph_of(node)
+    assert graph.kernels[node].conventions == graph.conventions == mps.conventions()
+
+
 def test_kernels_keep_theirs_in_copies_and_archives() -> None:
     with mps.conventions(reshape_order="planes"):
         kernel = mps.MPSNNReshape(DEVICE)
@@ -152,19 +304,28 @@ def test_kernels_keep_theirs_in_copies_and_archives() -> None:
             assert twin.conventions == kernel.conventions
 
 
-@pytest.mark.parametrize("name", ["average_preset", "average_valid_preset"])
+@pytest.mark.parametrize("name", PRESETS)
 def test_presets_of_other_conventions(name: str) -> None:
-    """They are methods in their block alone; archives make them again."""
+    """They are methods in their block alone; archives and copies make them again."""
     for choice in CONVENTIONS[name].alternatives:
+        method = PRESETS[name][choice]
         with mps.conventions(**{name: choice}):
-            method = CASES[name].ask()[0]
             policy = mps.MPSNNDefaultPadding(method)
         assert policy.conventions[name] == choice
         with pytest.raises(mps.MPSArgumentError, match="must not have the custom bit"):
             mps.MPSNNDefaultPadding(method)
         kernel = mps.MPSCNNPoolingAverage(DEVICE, 3, 3)
         kernel.padding = policy
-        assert _again(kernel).padding == policy
+        for twin in (_again(kernel).padding, pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy)):
+            assert twin == policy and type(twin) is type(policy)
+
+
+def test_names_of_presets_follow_the_block() -> None:
+    for name in ("tensorflow-average-pooling", "tensorflow-average-pooling-valid"):
+        with mps.conventions(R7="code", R8="plain"):
+            inner = mps.MPSGetPaddingPolicy(name)
+        assert inner.padding_method() in (0x4010, 0x4000)
+        assert mps.MPSGetPaddingPolicy(name).padding_method() in (0x401C, 0x400E)
 
 
 # --- machines and misuse ----------------------------------------------------------------------------------------------
@@ -174,26 +335,17 @@ def test_presets_of_other_conventions(name: str) -> None:
 def test_a_machine_is_its_choices(machine: str) -> None:
     known = MACHINES[machine]
     assert {name: mps.conventions(machine)[name] for name in known} == known
-    alone = mps.conventions(machine, graph_primary_scale="kept")
-    assert alone["graph_primary_scale"] == "kept" and alone["concatenation_filler"] == "texture"
+    for name in known:
+        alone = mps.conventions(machine, **{name: CONVENTIONS[name].default})
+        assert {each: alone[each] for each in known} == {**known, name: CONVENTIONS[name].default}
     for row in CONVENTIONS.values():
         assert (machine in row.proven) == (known.get(row.name) == row.default)
-
-
-def test_the_fact_that_a_machine_makes_hold() -> None:
-    """It is no default: the node documents another meaning."""
-    with mps.conventions("macOS 27, M4"):
-        assert agrees(SCALED.ask(), SCALED.answer, 0.0)
-    assert not agrees(SCALED.ask(), SCALED.answer, 0.0)
-    assert SCALED.switch is not None
-    with mps.conventions(**SCALED.switch):
-        assert agrees(SCALED.ask(), SCALED.answer, 0.0)
 
 
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
-        (lambda: mps.conventions("a Mac"), mps.MPSArgumentError, "machine must be 'macOS 27, M4', got 'a Mac'"),
+        (lambda: mps.conventions("a Mac"), mps.MPSArgumentError, "machine must be 'macOS 27, M4' or 'macOS 26.5, M4'"),
         (lambda: mps.conventions(K13="last"), mps.MPSArgumentError, "K13 has several conventions: pooling_ties, argu"),
         (lambda: mps.conventions(K99="x"), mps.MPSArgumentError, "K99 is no convention and no question"),
         (lambda: mps.conventions(reshape_oder="x"), mps.MPSArgumentError, "Did you mean reshape_order?"),
@@ -207,47 +359,44 @@ def test_misuse(call: Any, kind: type[Exception], message: str) -> None:
     assert message in str(found.value)
 
 
-# --- lint and the page ------------------------------------------------------------------------------------------------
+# --- lint, files, the page --------------------------------------------------------------------------------------------
 
 
-def _relied_on(name: str, choice: str) -> dict[str, tuple[str, ...]]:
-    """What lint says of the graph of a case: the conventions, and who has proven what it follows."""
-    graph, network = _made(name, choice)
-    report = mps.lint(graph, [each.descriptor() for each in network.sources])
-    relied = {each.name: each for each in report.conventions}
-    if name in relied:
-        assert (relied[name].choice, relied[name].asks) == (choice, CONVENTIONS[name].asks)
-        assert f"Here: {choice}," in " ".join(str(report).split())
-    return {each.name: each.proven for each in report.conventions}
+def _descriptors(graph: mps.MPSNNGraph, subject: Subject) -> list[mps.MPSImageDescriptor]:
+    return [each.descriptor() for each in ordered(graph, subject.sources)]
 
 
 @pytest.mark.parametrize(("name", "choice"), IN_GRAPHS)
 def test_lint_names_what_a_graph_depends_on(name: str, choice: str) -> None:
-    """And nothing else but the order of sources, where there are two."""
-    found = _relied_on(name, choice)
-    known = tuple(machine for machine, choices in MACHINES.items() if choices.get(name) == choice)
-    assert found.pop(name) == known
-    network = CASES[name].network
-    assert network is not None
-    assert [*found] == ["source_order"] * (len(network.sources) > 1)
+    """And who is known to choose so; `test_a_switch_changes_no_other_case` shows that it leaves nothing out."""
+    subject, things = _made(name, choice, "graph")
+    report = mps.lint(things[0], _descriptors(things[0], subject))
+    relied = {each.name: each for each in report.conventions}
+    if CASES[name].unlinted:
+        assert name not in relied
+        return
+    found = relied.pop(name)
+    assert (found.choice, found.asks) == (choice, CONVENTIONS[name].asks)
+    assert found.proven == tuple(machine for machine, choices in MACHINES.items() if choices.get(name) == choice)
+    assert f"Here: {choice}," in " ".join(str(report).split())
+    assert {*relied} <= CASES[name].besides
 
 
 def test_lint_names_nothing_of_a_plain_graph() -> None:
     source = image([1, 2, 3, 4])
-    network = Network(lambda node: mps.MPSCNNNeuronReLUNode(node, 0.0), [source])
-    graph = graph_of(network)
+    graph = graph_of(mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode(), 0.0))
     assert mps.lint(graph, source.descriptor()).conventions == ()
     report = mps.lint(graph)
     assert report.conventions == () and "conventions, which needs the shapes of source images" in report.left_out
 
 
 def test_to_lint_changes_nothing() -> None:
-    graph, network = _made("alignment", "reading")
-    before = _result(graph, network)
+    subject, [graph] = _made("alignment", "reading", "graph")
+    before = run(subject, [graph])[0]
     kernels = {node: kernel.interned_properties() for node, kernel in graph.kernels.items()}
-    mps.lint(graph, [each.descriptor() for each in network.sources])
+    mps.lint(graph, _descriptors(graph, subject))
     assert {node: kernel.interned_properties() for node, kernel in graph.kernels.items()} == kernels
-    assert _result(graph, network) == before
+    assert run(subject, [graph])[0] == before
 
 
 def test_a_twin_that_notes_counts_no_change_of_the_kernel() -> None:

@@ -1,0 +1,11 @@
+"""For each convention with several choices: what depends on it, in all forms, and what each choice makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convention_cases import graphs, kernels, losses, windows
+from convention_cases.case import Case
+
+CASES: Mapping[str, Case] = {**losses.CASES, **kernels.CASES, **windows.CASES, **graphs.CASES}
+"""By the names of the conventions."""
