@@ -1,6 +1,6 @@
 """The framework's selectors, properties, values and functions, each with its name in Python (docs/naming.md).
 
-`selectors.txt` has a line for each public class, protocol, enumeration and function of the headers, with its header,
+`openmps/pyobjc/framework.txt` has a line for each public class, protocol, enumeration and function of the headers,
 and below it, indented, what it declares: ``-`` and ``+`` for methods, ``@`` for properties, ``=`` for values.
 """
 
@@ -10,26 +10,12 @@ import inspect
 import re
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import openmps
+from openmps.pyobjc.naming import LEFT_OUT, python_call, snake, value_name
+from openmps.pyobjc.tables import FRAMEWORK, read
 
-FILE = Path(__file__).with_name("selectors.txt")
-_WORDS = {
-    "UInt": "Uint",
-    "PReLU": "Prelu",
-    "ReLU": "Relu",
-    "GeLU": "Gelu",
-    "TanH": "Tanh",
-    "AMSGrad": "Amsgrad",
-    "IoU": "Iou",
-    "TensorFlow": "Tensorflow",
-}
-_CLASS_FACTORY = re.compile(
-    r"(?!\w+DistributionDescriptor)(node|graph|commandBuffer|predicate|resourceList|temporary(Image|Matrix|Vector)|create\w+Descriptor|\w*[dD]escriptor)"
-    r"(With|From|$)"
-)
 FIXED = {
     "-initWithCoder:": "MPSKeyedUnarchiver",
     "-initWithCoder:device:": "MPSKeyedUnarchiver",
@@ -42,8 +28,6 @@ FIXED = {
     "-initWithTexture:featureChannels:": "MPSImage.from_tensor(device, tensor)",
 }
 """What follows no rule: `NSCoding` and `NSCopying` have Python's own form."""
-_LEFT_OUT = {"error", "no_copy", "bytes_per_row", "bytes_per_column", "bytes_per_image", "number_of_anchor_boxes"}
-"""Arguments that Python has no use for: errors are raised, and arrays know their strides and sizes."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +58,10 @@ class Declared:
 @cache
 def declared() -> dict[str, Declared]:
     """Everything that the headers declare, by its name."""
-    found: dict[str, Declared] = {}
-    for block in re.split(r"\n(?! )", FILE.read_text(encoding="utf-8").strip()):
-        head, *rest = block.split("\n")
-        name, header = head.split(" ")
-        found[name] = Declared(name, header, tuple(_member(name, each.strip()) for each in rest))
-    return found
+    return {
+        each.name: Declared(each.name, each.header, tuple(_member(each.name, line) for line in each.lines))
+        for each in read(FRAMEWORK)
+    }
 
 
 def _member(owner: str, selector: str) -> Member:
@@ -91,48 +73,19 @@ def _member(owner: str, selector: str) -> Member:
     if selector[0] == "@":
         name = snake(selector[1:])
         return Member(selector, name, name)
-    name, arguments = _method(owner, selector)
+    name, arguments = _method(selector)
     known = _parameters(owner, name)
     if ":" in selector and arguments and arguments[0] == snake(selector[1:].split(":")[0]) and known:
         arguments[0] = known[0]  # a selector that does not say what comes first: setLabel:
     return Member(selector, name, f"{owner if name == '__init__' else name}({', '.join(arguments)})")
 
 
-def snake(name: str) -> str:
-    """A name of the framework in Python."""
-    for word, plain in _WORDS.items():
-        name = name.replace(word, plain)
-    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
-    name = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
-    return re.sub(r"([XYZ])(at)_", r"\1_\2_", name).lower()
-
-
-def value_name(owner: str, value: str) -> str:
-    """A value of an enumeration without what all of them share."""
-    stem = owner
-    while not value.startswith(stem):
-        stem = stem[:-1]
-    rest = re.sub(r"(?<=eight|Width|nnels)x(?=[A-Z])", "X", value[len(stem) :])  # HeightxWidth
-    short = snake(rest) or snake(value)
-    return ("_" + short if short[0].isdigit() else short.strip("_")).upper()
-
-
-def _method(owner: str, selector: str) -> tuple[str, list[str]]:
-    """The Python name of a method, and its arguments; that of what makes an object is ``__init__``."""
-    first, *others = selector[1:].split(":")
-    others = [each for each in others if each]
-    if re.fullmatch(r"\w+AtIndex:", selector[1:]):
-        return snake(first), ["index"]
-    name, argument = _parts(first) if ":" in selector else (snake(first), "")
-    if selector.startswith("-init"):
-        name, argument = "__init__", snake(re.sub(r"^init(With)?", "", first))
-    elif first == "paddingWithMethod" or (selector[0] == "+" and _CLASS_FACTORY.match(first)):
-        name = "__init__"
-    arguments = [argument or snake(first)] if ":" in selector else []
-    arguments += [re.sub(r"^at_index$", "index", snake(each)) for each in others]
-    if first == "readBytes":
+def _method(selector: str) -> tuple[str, list[str]]:
+    """The Python name of a method, and the arguments that it has in Python."""
+    name, arguments = python_call(selector)
+    if selector.startswith("-readBytes:"):
         arguments = arguments[1:]
-    return name, [each for each in arguments if each not in _LEFT_OUT]
+    return name, [each for each in arguments if each not in LEFT_OUT]
 
 
 def _parameters(owner: str, name: str) -> list[str]:
@@ -142,14 +95,6 @@ def _parameters(owner: str, name: str) -> list[str]:
     if getattr(kind, "_is_protocol", False) or not callable(function):
         return []
     return [each for each in inspect.signature(function).parameters if each != "self"]
-
-
-def _parts(first: str) -> tuple[str, str]:
-    """What stands before the last With, To, For, From or On, and what follows it."""
-    ends = list(re.finditer(r"(?<=.)(?:With|To|For|From|On)(?=[A-Z])", first))
-    if not ends:
-        return snake(first), ""
-    return snake(first[: ends[-1].start()]), snake(first[ends[-1].end() :])
 
 
 def has(kind: Any, name: str) -> bool:
