@@ -36,6 +36,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Weights in and out": "weights.md"},
             {"ONNX": "onnx.md"},
             {"Swift": "swift.md"},
+            {"PyObjC": "pyobjc.md"},
             {"In continuous integration": "ci.md"},
             {"Lint": "lint.md"},
             {"Conventions": "conventions.md"},
