@@ -3,13 +3,11 @@
 `import openmps as mps`, then help(mps.MPSCNNConvolution), as of every name; dir(mps) has all of them, docs/ the pages.
 
 Machine      mtl_device, MTLDevice, MTLCommandQueue, MTLCommandBuffer, MPSCommandBuffer, MTLBuffer, MTLHeap
-Images       MPSImage, MPSTemporaryImage, MPSImageBatch, MPSImageDescriptor; vectors: MPSVector, MPSMatrix
-States       MPSState, MPSNNGradientState, MPSCNNConvolutionGradientState, MPSCNNLossLabels; errors: MPSError, its kinds
+Images       MPSImage, MPSImageBatch, MPSImageDescriptor, MPSVector, MPSMatrix; states: MPSState, MPSNNGradientState
 Convolution  MPSCNNConvolution, MPSCNNConvolutionTranspose, MPSCNNFullyConnected, MPSCNNBinaryConvolution
 Weights      MPSCNNConvolutionDescriptor, MPSCNNConvolutionDataSource, TrainableConvolutionDataSource; MPSKeyedArchiver
-Pooling      MPSCNNPoolingMax, MPSCNNPoolingAverage, MPSCNNPoolingL2Norm, MPSCNNUpsamplingBilinear
-Neurons      MPSCNNNeuronReLU, …; MPSCNNSoftMax, MPSCNNDropout, MPSCNNBatchNormalization, MPSCNNInstanceNormalization
-Arithmetic   MPSCNNAdd, MPSCNNMultiply, …; MPSNNReduceFeatureChannelsSum, …; MPSNNReshape, MPSNNPad, MPSNNSlice
+Layers       MPSCNNPoolingMax, MPSCNNPoolingAverage, MPSCNNNeuronReLU, MPSCNNSoftMax, MPSCNNDropout, MPSCNNBatchNormalization, …
+Arithmetic   MPSCNNAdd, MPSCNNMultiply, …; MPSNNReduceFeatureChannelsSum, MPSNNReshape, MPSNNPad, MPSNNSlice, …
 Learning     a …Gradient of each kernel; MPSCNNLoss, MPSNNForwardLoss, MPSCNNLossDescriptor; MPSNNOptimizerAdam, …
 Graphs       MPSNNGraph, MPSNNImageNode, MPSNNFilterNode, a …Node of each kernel; graph_summary, lint
 Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_padding; readings of headers: conventions
