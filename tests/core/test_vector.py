@@ -44,6 +44,9 @@ TYPES = {
     MPSDataType.UINT16: np.uint16,
     MPSDataType.UINT32: np.uint32,
     MPSDataType.UINT64: np.uint64,
+    MPSDataType.COMPLEX_FLOAT32: np.complex64,
+    MPSDataType.BOOL: np.bool_,
+    MPSDataType.UNORM8: np.uint8,
 }
 
 
@@ -105,6 +108,8 @@ def test_advised_spacing() -> None:
     assert MPSVectorDescriptor.vector_bytes(length=5, data_type=MPSDataType.FLOAT32) == 32
     assert [MPSMatrixDescriptor.row_bytes(columns, byte) for columns in (0, 1, 3, 5)] == [0, 1, 4, 8]
     assert MPSMatrixDescriptor.row_bytes(columns=3, data_type=MPSDataType.UINT16) == 8
+    others = (MPSDataType.COMPLEX_FLOAT32, MPSDataType.BOOL, MPSDataType.UNORM8)
+    assert [MPSMatrixDescriptor.row_bytes(3, kind) for kind in others] == [32, 4, 4]
     with pytest.raises(MPSArgumentError, match="MPSMatrixDescriptor: columns must be an integer of at least 0, got -1"):
         MPSMatrixDescriptor.row_bytes(-1, byte)
 
@@ -128,7 +133,7 @@ def test_copies_of_descriptors_are_their_own() -> None:
         (lambda: MPSVectorDescriptor(3, vector_bytes=8), "vector_bytes must be a multiple of 4, at least 12, got 8"),
         (lambda: MPSVectorDescriptor(3, vector_bytes=14), "vector_bytes must be a multiple of 4, at least 12, got 14"),
         (lambda: MPSVectorDescriptor(3, vector_bytes=16.0), "vector_bytes must be a multiple of 4"),
-        (lambda: MPSVectorDescriptor(3, MPSDataType.BOOL), "data_type must be one of FLOAT32, FLOAT16, INT8"),
+        (lambda: MPSVectorDescriptor(3, MPSDataType.COMPLEX_FLOAT16), "data_type must be one of FLOAT32, FLOAT16"),
         (lambda: MPSVectorDescriptor(3, MPSDataType.UNORM1), "got UNORM1"),
         (lambda: MPSVectorDescriptor(3, "float"), "got 'float'"),
         (lambda: MPSMatrixDescriptor(0, 3), "MPSMatrixDescriptor: rows must be an integer of at least 1, got 0"),

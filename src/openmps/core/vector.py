@@ -54,7 +54,7 @@ _ORDERS: tuple[dict[str, type], ...] = (
     {"buffer": MTLBuffer, "offset": int, "descriptor": object},
 )
 """The framework's orders of a constructor's arguments, besides ``(buffer, descriptor)``."""
-_DATA_TYPES = {dtype: data_type for data_type, dtype in TORCH_TYPES.items()}
+_DATA_TYPES = {dtype: kind for kind, dtype in TORCH_TYPES.items() if not kind & MPSDataType.NORMALIZED_BIT}
 _Take = Callable[..., Taken]
 """`taken_array` or `taken_tensor`."""
 Descriptor = TypeVar("Descriptor", MPSVectorDescriptor, MPSMatrixDescriptor)

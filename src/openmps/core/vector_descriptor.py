@@ -14,13 +14,11 @@ from openmps.selectors import Factory, takes
 from openmps.types import DATA_TYPE_DTYPES, MPSDataType, MPSSizeofMPSDataType
 
 TORCH_TYPES: dict[MPSDataType, torch.dtype] = {
-    kind: getattr(torch, dtype.name)
-    for kind, dtype in DATA_TYPE_DTYPES.items()
-    if dtype.kind in "fiu" and not kind & MPSDataType.NORMALIZED_BIT
+    kind: getattr(torch, dtype.name) for kind, dtype in DATA_TYPE_DTYPES.items()
 }
-"""The types that an element can have."""
+"""The types that an element can have, and what it is in a tensor; bytes of UNORM8 are what is stored."""
 _FLOAT_BYTES, _INTEGER_ELEMENTS = 16, 4
-"""What rows of floats, and what rows of integers, are rounded up to."""
+"""What rows of floats, and what rows of other elements, are rounded up to."""
 
 
 class _Spacing:
@@ -149,7 +147,7 @@ class MPSMatrixDescriptor(NamedAttributes):
     Element (i, j) of matrix m lies ``m matrix_bytes + i row_bytes + j element_bytes`` bytes behind the start. Both
     spacings are tight unless given; ``dimensions`` is an older name of ``rows``.
     ``MPSMatrixDescriptor.row_bytes(columns, data_type)`` is the spacing that the framework advises: that of floats is
-    rounded up to 16 bytes, that of integers to 4 elements, that of one column is one element, and that of none 0.
+    rounded up to 16 bytes, that of others to 4 elements, that of one column is one element, and that of none 0.
     ``matrix_bytes`` stays what it was when the descriptor was made, whatever is set later.
 
     Raises:
@@ -298,5 +296,5 @@ def _spaced(who: str, argument: str, value: object, least: int, unit: int) -> No
 def _rounded(who: str, argument: str, elements: int, data_type: MPSDataType) -> int:
     size = _element_bytes(who, data_type)
     count = whole(who, argument, elements, 0)
-    unit = max(1, _FLOAT_BYTES // size) if TORCH_TYPES[data_type].is_floating_point else _INTEGER_ELEMENTS
+    unit = _FLOAT_BYTES // size if data_type & MPSDataType.FLOAT_BIT else _INTEGER_ELEMENTS
     return size * (count if count <= 1 else -(-count // unit) * unit)

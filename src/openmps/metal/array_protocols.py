@@ -20,10 +20,10 @@ _ARRAY_TYPES: Mapping[np.dtype[Any], torch.dtype] = {
     np.dtype(name): getattr(torch, name)
     for name in (
         *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64"),
+        *("float16", "float32", "float64", "complex64", "bool"),
     )
 }
-NUMBER_TYPES = frozenset({*_ARRAY_TYPES.values(), torch.bfloat16})
+NUMBER_TYPES = frozenset({*_ARRAY_TYPES.values(), torch.bfloat16} - {torch.complex64, torch.bool})
 """Real numbers: what elements of memory that is taken may be."""
 _CPU, _CUDA = 1, 2
 """Kinds of devices in dlpack.h."""
@@ -194,7 +194,7 @@ def offered_tensor(who: str, tensor: Any) -> Offered:
         MPSTypeError: It is none, or no dense tensor of the CPU or a GPU.
     """
     if isinstance(tensor, Tensor):
-        given, is_read_only = tensor.detach().resolve_neg(), False
+        given, is_read_only = tensor.detach().resolve_conj().resolve_neg(), False
     elif not hasattr(tensor, "__dlpack__"):
         rule = "must be a torch.Tensor, or another library's tensor with __dlpack__"
         raise MPSTypeError(who, "tensor", rule, type(tensor).__name__)
