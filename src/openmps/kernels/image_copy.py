@@ -10,9 +10,10 @@ from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel.arguments import member, single
 from openmps.core.kernel.configuration import Fixed, KernelProperty, at_least
+from openmps.core.kernel.matrices import ORIGIN, matrix_origin
 from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel
 from openmps.core.vector import MPSMatrix
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.layout.image_copy import ImagesToRows, RowsToImages
 from openmps.selectors import takes
@@ -28,14 +29,6 @@ _ELEMENTS: dict[MPSImageFeatureChannelFormat, MPSDataType] = {
 """The type of a matrix that holds the elements of an image as they are stored."""
 
 _IMAGES = (MPSImage, MPSImageBatch)
-
-
-def _origin(who: str, argument: str, value: MTLOrigin) -> MTLOrigin:
-    if not isinstance(value, MTLOrigin):
-        raise MPSTypeError(who, argument, "must be an MTLOrigin(row, column, 0)", type(value).__name__)
-    if value.z != 0:
-        raise MPSArgumentError(who, f"{argument}.z", "must be 0", value.z, "Choose a matrix by its index")
-    return value
 
 
 class _ImageCopy(OperandKernel):
@@ -90,8 +83,8 @@ class MPSImageCopyToMatrix(_ImageCopy):
     _arguments = (Argument(_image_argument, _IMAGES), Argument(_matrix_argument, MPSMatrix, is_result=True))
 
     destination_matrix_origin = KernelProperty(
-        MTLOrigin(0, 0, 0),
-        _origin,
+        ORIGIN,
+        matrix_origin,
         "Where the first image goes: x is its row, y its first column; z must be 0. Default (0, 0, 0).",
     )
     destination_matrix_batch_index = KernelProperty(0, at_least(0), "Which of several matrices is written. Default 0.")
@@ -124,8 +117,8 @@ class MPSMatrixCopyToImage(_ImageCopy):
     _arguments = (Argument(_matrix_argument, MPSMatrix), Argument(_image_argument, _IMAGES, is_result=True))
 
     source_matrix_origin = KernelProperty(
-        MTLOrigin(0, 0, 0),
-        _origin,
+        ORIGIN,
+        matrix_origin,
         "Where the first image lies: x is its row, y its first column; z must be 0. Default (0, 0, 0).",
     )
     source_matrix_batch_index = KernelProperty(0, at_least(0), "Which of several matrices is read. Default 0.")

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from openmps.checks import NamedAttributes, Shown, number, store
-from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, Setting, at_least
-from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel, OperandPlan
+from openmps.core.kernel.configuration import ULONG_MAX, Setting
+from openmps.core.kernel.matrices import BatchKernel
+from openmps.core.kernel.operands import Argument, OperandContext, OperandPlan
 from openmps.core.lifetime import record_synchronize
 from openmps.core.numbers import integer
 from openmps.core.vector import MPSMatrix, MPSVector
@@ -176,7 +177,7 @@ def _float32(who: str, argument: str, value: object) -> float:
     return float(np.float32(number(who, argument, value)))
 
 
-class MPSMatrixRandom(OperandKernel):
+class MPSMatrixRandom(BatchKernel):
     """The base of kernels that fill vectors and matrices with random numbers (MPSMatrixRandom.h, macOS 10.15).
 
     An encode takes the next numbers of the kernel's sequence, so that encoding in parts gives the numbers of the whole.
@@ -189,11 +190,6 @@ class MPSMatrixRandom(OperandKernel):
     """
 
     _is_abstract = True
-
-    batch_start = KernelProperty(0, at_least(0), "The first of several vectors or matrices that is filled. Default 0.")
-    batch_size = KernelProperty(
-        ULONG_MAX, at_least(1), "How many vectors or matrices are filled, at most those there are. Default: all."
-    )
 
     _data_type, _seed, _numbers = Setting[MPSDataType](), Setting[int](), Setting[Distribution]()
     destination_data_type = Shown[MPSDataType]("_data_type", "Type of the numbers made: UINT32 (default) or FLOAT32.")
@@ -256,17 +252,13 @@ class MPSMatrixRandom(OperandKernel):
 
     def _lower(self, at: OperandContext) -> None:
         argument, chunk = at.asked
-        members, *lengths = at.sizes(argument)
         stored = at.shape(argument).stored_as
         if stored is not self._data_type:
             rule = f"must hold {self._data_type.name}, as destination_data_type says"
             raise MPSArgumentError(self.name, argument, rule, stored.name)
-        start, stop = self.batch_start, min(members, self.batch_start + self.batch_size)
-        if start >= members:
-            what = f"{members}, as many as {argument} holds"
-            raise MPSArgumentError(self.name, "batch_start", f"must be below {what}", start)
-        at.note = (stop - start) * math.prod(lengths)
-        self._fill(at, at.elements(argument, slice(start, stop)), chunk)
+        members = self._members(at, argument)
+        at.note = (members.stop - members.start) * math.prod(at.sizes(argument)[1:])
+        self._fill(at, at.elements(argument, members), chunk)
 
     def _fill(self, at: OperandContext, destination: Value, chunk: int) -> None:
         """Fill the destination with ``at.note`` numbers, so many at once."""

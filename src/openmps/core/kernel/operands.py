@@ -126,6 +126,10 @@ class OperandContext(FunctionContext):
         """Whether an optional operand is given."""
         return self._shapes[self._numbers[name]] is not None
 
+    def is_result(self, name: str) -> bool:
+        """Whether an operand is written."""
+        return self._arguments[self._numbers[name]].is_result
+
     def shape(self, name: str) -> Any:
         """The shape of an operand that is given: an `ElementsShape` of vectors and matrices, a `Shape` of images."""
         shape = self._shapes[self._numbers[name]]
