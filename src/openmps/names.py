@@ -20,6 +20,10 @@ from openmps.core.image.temporary import MPSTemporaryImage as MPSTemporaryImage
 from openmps.core.kernel.base import MPSKernel as MPSKernel
 from openmps.core.kernel.binary import MPSCNNBinaryKernel as MPSCNNBinaryKernel
 from openmps.core.kernel.gradient import MPSCNNGradientKernel as MPSCNNGradientKernel
+from openmps.core.kernel.matrices import (
+    MPSMatrixBinaryKernel as MPSMatrixBinaryKernel,
+    MPSMatrixUnaryKernel as MPSMatrixUnaryKernel,
+)
 from openmps.core.kernel.multiary import MPSCNNMultiaryKernel as MPSCNNMultiaryKernel
 from openmps.core.kernel.unary import MPSCNNKernel as MPSCNNKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor as MPSNNNeuronDescriptor
@@ -306,6 +310,29 @@ from openmps.kernels.loss import (
     MPSNNInitialGradient as MPSNNInitialGradient,
     MPSNNLossGradient as MPSNNLossGradient,
 )
+from openmps.kernels.matrix import (
+    MPSMatrixBatchNormalization as MPSMatrixBatchNormalization,
+    MPSMatrixBatchNormalizationGradient as MPSMatrixBatchNormalizationGradient,
+    MPSMatrixCopy as MPSMatrixCopy,
+    MPSMatrixCopyDescriptor as MPSMatrixCopyDescriptor,
+    MPSMatrixDecompositionCholesky as MPSMatrixDecompositionCholesky,
+    MPSMatrixDecompositionLU as MPSMatrixDecompositionLU,
+    MPSMatrixFindTopK as MPSMatrixFindTopK,
+    MPSMatrixFullyConnected as MPSMatrixFullyConnected,
+    MPSMatrixFullyConnectedGradient as MPSMatrixFullyConnectedGradient,
+    MPSMatrixLogSoftMax as MPSMatrixLogSoftMax,
+    MPSMatrixLogSoftMaxGradient as MPSMatrixLogSoftMaxGradient,
+    MPSMatrixMultiplication as MPSMatrixMultiplication,
+    MPSMatrixNeuron as MPSMatrixNeuron,
+    MPSMatrixNeuronGradient as MPSMatrixNeuronGradient,
+    MPSMatrixSoftMax as MPSMatrixSoftMax,
+    MPSMatrixSoftMaxGradient as MPSMatrixSoftMaxGradient,
+    MPSMatrixSolveCholesky as MPSMatrixSolveCholesky,
+    MPSMatrixSolveLU as MPSMatrixSolveLU,
+    MPSMatrixSolveTriangular as MPSMatrixSolveTriangular,
+    MPSMatrixSum as MPSMatrixSum,
+    MPSMatrixVectorMultiplication as MPSMatrixVectorMultiplication,
+)
 from openmps.kernels.neuron import (
     MPSCNNNeuron as MPSCNNNeuron,
     MPSCNNNeuronAbsolute as MPSCNNNeuronAbsolute,
@@ -462,6 +489,9 @@ from openmps.types import (
     MPSImageRegion as MPSImageRegion,
     MPSImageType as MPSImageType,
     MPSKernelOptions as MPSKernelOptions,
+    MPSMatrixCopyOffsets as MPSMatrixCopyOffsets,
+    MPSMatrixDecompositionStatus as MPSMatrixDecompositionStatus,
+    MPSMatrixOffset as MPSMatrixOffset,
     MPSMatrixRandomDistribution as MPSMatrixRandomDistribution,
     MPSNNComparisonType as MPSNNComparisonType,
     MPSNNConvolutionAccumulatorPrecisionOption as MPSNNConvolutionAccumulatorPrecisionOption,

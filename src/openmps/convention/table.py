@@ -337,6 +337,11 @@ _BESIDES = (
         "optimizer_steps", ("P9",), "Do optimizers compute as their formulas are printed?",
         {"printed": "yes"}, ("MPSNNOptimizer",), ("Turi Create's results",), why_not=_NOT_DEFINED,
     ),
+    Convention(
+        "matrix_sum_bias", ("F4",), "To which columns goes the bias of a transposed sum of matrices?",
+        {"transposed": "to those of the transposed sum", "stored": "to those of the sum before it is transposed"},
+        ("MPSMatrixSum",), ("MPSMatrixSum.h+ 51-52", "matrix-sum-transposed-bias"),
+    ),
 )  # fmt: skip
 _OBJECTS = (
     Convention(
@@ -353,7 +358,7 @@ _OBJECTS = (
 CONVENTIONS: Mapping[str, Convention] = {row.name: row for row in (*_KERNELS, *_GRAPHS, *_BESIDES, *_OBJECTS)}
 """All of them by name."""
 MACHINES: Mapping[str, Mapping[str, str]] = {
-    _M4: {"concatenation_filler": "texture", "graph_primary_scale": "dropped"},
+    _M4: {"concatenation_filler": "texture", "graph_primary_scale": "dropped", "matrix_sum_bias": "stored"},
     "macOS 26.5, M4": {"state_resource_size": "pages", "short_row_bytes": "taken"},
 }
 """What is known of machines: the choices that they were seen to make, the default's among them."""

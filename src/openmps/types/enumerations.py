@@ -430,3 +430,15 @@ class MPSMatrixRandomDistribution(IntEnum, metaclass=NamedMembers):
     DEFAULT = 1  # the generator's words as they are
     UNIFORM = 2
     NORMAL = 3  # macOS 11
+
+
+# --- MPSMatrixDecomposition.h --------------------------------------------------------------------------------------
+
+
+class MPSMatrixDecompositionStatus(IntEnum, metaclass=NamedMembers):
+    """What a factorization found, an int32 in a buffer (MPSMatrixDecomposition.h, macOS 10.13)."""
+
+    SUCCESS = 0
+    FAILURE = -1
+    SINGULAR = -2
+    NON_POSITIVE_DEFINITE = -3

@@ -177,6 +177,24 @@ class MPSDimensionSlice(_Counts):
 
 
 @dataclass(frozen=True, slots=True)
+class MPSMatrixCopyOffsets(_Counts):
+    """Where the parts of a copy begin, in rows and columns (MPSMatrixCombination.h, macOS 10.13)."""
+
+    source_row_offset: int = 0
+    source_column_offset: int = 0
+    destination_row_offset: int = 0
+    destination_column_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MPSMatrixOffset(_Counts):
+    """Where a part of a matrix begins, in rows and columns (MPSKernelTypes.h, macOS 10.13)."""
+
+    row_offset: int = 0
+    column_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MPSStateTextureInfo:
     """The shape of a texture that a state holds (MPSState.h, macOS 10.13.4); all zero where it holds none."""
 

@@ -43,8 +43,8 @@ class BatchKernel(OperandKernel):
         return slice(self.batch_start, min(count, self.batch_start + self.batch_size))
 
 
-class MatrixKernel(BatchKernel):
-    """A kernel over parts of matrices: each begins at an origin, a property of the kernel."""
+class PartsKernel(OperandKernel):
+    """A kernel over parts of matrices and vectors."""
 
     _origins: ClassVar[Mapping[str, str]] = {}
     """The property that says where the part of an operand begins; at its first element without one."""
@@ -81,6 +81,16 @@ class MatrixKernel(BatchKernel):
             rule = f"must hold {length} elements" + (f" from element {first} on" if first else "")
             raise MPSArgumentError(self.name, name, rule, max(0, longest - first))
         return slice(0, 1) if vectors == 1 and not at.is_result(name) else members, slice(first, first + length)
+
+    def _check_single(self, at: OperandContext, name: str) -> None:
+        """Raise unless an operand is one matrix."""
+        if at.sizes(name)[0] != 1:
+            remedy = "View one of them in its buffer"
+            raise MPSArgumentError(self.name, name, "must be a single matrix", at.sizes(name)[0], remedy)
+
+
+class MatrixKernel(BatchKernel, PartsKernel):
+    """A kernel over parts of matrices, of which it takes some."""
 
     def _batch(self, at: OperandContext, matrices: Iterable[str], vectors: Iterable[str] = ()) -> slice:
         """`_members` of matrices and vectors: the only vector of an operand stands for every matrix."""

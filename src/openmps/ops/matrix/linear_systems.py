@@ -1,0 +1,127 @@
+"""Factorizations of matrices ``[B, rows, columns]``, and solutions of linear systems by them.
+
+MPSMatrixDecomposition.h, MPSMatrixSolve.h, macOS 10.13. What the factorizations find is said by numbers: a status of
+one int32 over all matrices, the first that is not 0. Nothing waits for the device, and nothing raises.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from openmps.ops.op import Kind, Op
+
+SINGULAR, NOT_POSITIVE_DEFINITE = -2, -3
+"""Statuses; 0 is success."""
+
+
+def _first(statuses: Tensor) -> Tensor:
+    """The first status that is not 0, ``[1, 1]``; 0 if all are."""
+    place = (statuses != 0).to(torch.int32).argmax(0, keepdim=True)
+    return statuses.gather(0, place).to(torch.int32).unsqueeze(0)
+
+
+def lu(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``P X = L U`` with partial pivoting: L below the diagonal and U in one matrix, the rows exchanged, the status.
+
+    Row i was exchanged with row ``pivots[i]``, from 0 on, in order. Where a pivot is 0, the elimination leaves its
+    column; that, or a pivot that is no number, is SINGULAR.
+    """
+    factors, pivots, _ = torch.linalg.lu_factor_ex(x)
+    diagonal = factors.diagonal(dim1=-2, dim2=-1)
+    is_singular = ((diagonal == 0) | diagonal.isnan()).any(-1)
+    return factors, (pivots - 1).unsqueeze(1), _first(is_singular * SINGULAR)
+
+
+class Lu(Op, of=lu, kind=Kind.REDUCTION, results=3):
+    """`lu`: factors, pivots, status."""
+
+
+def cholesky(x: Tensor, before: Tensor, *, lower: bool) -> tuple[Tensor, Tensor]:
+    """``X = L L^T`` from and to the lower triangle, or ``X = U^T U`` of the upper one; and the status.
+
+    The other triangle stays as it is ``before``. Where a pivot is not positive or no number, the columns before it and
+    the pivot itself are given, and the rest is that of ``before``.
+    """
+    source, place = (x, before) if lower else (x.mT, before.mT)
+    factor, info = torch.linalg.cholesky_ex(source.tril())
+    order = torch.arange(x.shape[-1], device=x.device)
+    failed = torch.where(info > 0, info - 1, len(order)).unsqueeze(-1)
+    is_given = order.unsqueeze(-1) >= order
+    if x.is_cuda or bool((info > 0).any()):
+        factor = _up_to(source, factor, failed, order)
+        is_given = is_given & ((order < failed).unsqueeze(1) | _is_pivot(order, failed))
+    result = torch.where(is_given, factor, place)
+    return result if lower else result.mT, _first((info > 0) * NOT_POSITIVE_DEFINITE)
+
+
+def _is_pivot(order: Tensor, failed: Tensor) -> Tensor:
+    """Where the diagonal's element is that failed."""
+    here = order == failed
+    return here.unsqueeze(-1) & here.unsqueeze(-2)
+
+
+def _up_to(source: Tensor, factor: Tensor, failed: Tensor, order: Tensor) -> Tensor:
+    """The columns before those that failed, and the pivots that did, whatever a library leaves there."""
+    is_before = (order < failed).unsqueeze(-2)
+    leading = torch.where(
+        is_before & is_before.mT, source, torch.eye(len(order), dtype=source.dtype, device=source.device)
+    )
+    minor = torch.linalg.cholesky_ex(leading.tril())[0]
+    rows = torch.where(is_before, source.tril() + source.tril(-1).mT, 0.0)
+    columns = torch.linalg.solve_triangular(minor.mT, rows, upper=True, left=False)
+    columns = torch.where(is_before, columns, 0.0)
+    pivots = source.diagonal(dim1=-2, dim2=-1) - columns.square().sum(-1)
+    partial = torch.where(_is_pivot(order, failed), pivots.unsqueeze(-1), columns)
+    return torch.where((failed < len(order)).unsqueeze(-1), partial, factor)
+
+
+class Cholesky(Op, of=cholesky, kind=Kind.REDUCTION, results=2):
+    """`cholesky` of a matrix, and what the result was before: the factor, status."""
+
+    lower: bool
+
+
+def triangular_solution(
+    matrix: Tensor, right_sides: Tensor, *, right: bool, upper: bool, transpose: bool, unit: bool, alpha: float
+) -> Tensor:
+    """X of ``op(A) X = alpha B``, or of ``X op(A) = alpha B`` where A stands ``right``.
+
+    A is triangular as it is stored, ``upper`` or lower, its diagonal 1 where it is ``unit``; ``op`` may transpose it.
+    """
+    scaled = right_sides if alpha == 1.0 else right_sides * alpha
+    factor = matrix.mT if transpose else matrix
+    return torch.linalg.solve_triangular(factor, scaled, upper=upper != transpose, left=not right, unitriangular=unit)
+
+
+class TriangularSolution(Op, of=triangular_solution, kind=Kind.REDUCTION):
+    """`triangular_solution` of a matrix and right-hand sides."""
+
+    right: bool
+    upper: bool
+    transpose: bool
+    unit: bool
+    alpha: float
+
+
+def lu_solution(factors: Tensor, right_sides: Tensor, pivots: Tensor, *, transpose: bool) -> Tensor:
+    """X of ``op(A) X = B`` by factors and pivots of `lu`; ``op`` may transpose A. A pivot beyond counts as the last."""
+    swaps = (pivots.squeeze(1).to(torch.int64) + 1).clamp(1, factors.shape[-1]).to(torch.int32)
+    return torch.linalg.lu_solve(factors, swaps, right_sides, adjoint=transpose)
+
+
+class LuSolution(Op, of=lu_solution, kind=Kind.REDUCTION):
+    """`lu_solution` of factors, right-hand sides and pivots."""
+
+    transpose: bool
+
+
+def cholesky_solution(factor: Tensor, right_sides: Tensor, *, upper: bool) -> Tensor:
+    """X of ``A X = B`` by the factor of `cholesky`, ``upper`` or lower; the other triangle is not read."""
+    return torch.cholesky_solve(right_sides, factor.triu() if upper else factor.tril(), upper=upper)
+
+
+class CholeskySolution(Op, of=cholesky_solution, kind=Kind.REDUCTION):
+    """`cholesky_solution` of a factor and right-hand sides."""
+
+    upper: bool
