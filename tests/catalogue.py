@@ -19,6 +19,7 @@ from openmps.kernels import group_normalization as group_normalization_kernels
 from openmps.kernels import image_copy as image_copy_kernels
 from openmps.kernels import image_scale as image_scale_kernels
 from openmps.kernels import loss as loss_kernels
+from openmps.kernels import matrix as matrix_kernels
 from openmps.kernels import neuron as neuron_kernels
 from openmps.kernels import normalization as normalization_kernels
 from openmps.kernels import optimizers as optimizer_kernels
@@ -42,6 +43,7 @@ from samples.gram_matrix import GRAM_MATRICES
 from samples.grid_sample import GRIDS
 from samples.group_normalization import GROUP_NORMALIZATIONS, INSTANCE_NORMALIZATIONS
 from samples.loss import DETECTORS, FORWARD_LOSSES, INITIAL_GRADIENTS, LOSS_GRADIENTS, LOSSES
+from samples.matrix import FIRST_OF_KIND, summing
 from samples.neuron import NEURON_CLASSES, NEURONS
 from samples.normalization import CONTRAST_NORMALIZATIONS, CROSS_CHANNEL_NORMALIZATIONS, SPATIAL_NORMALIZATIONS
 from samples.pad import PADS
@@ -180,15 +182,24 @@ IMAGE_FILTERS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
 """Every filter of pictures, whose destination is always given; tests/kernels/test_image_scale.py holds its numbers."""
 
 MATRIX_KERNELS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
-    kind: kind
-    for kind in (
-        image_copy_kernels.MPSImageCopyToMatrix,
-        image_copy_kernels.MPSMatrixCopyToImage,
-        random_kernels.MPSMatrixRandomMTGP32,
-        random_kernels.MPSMatrixRandomPhilox,
-    )
+    **{
+        kind: kind
+        for kind in (
+            image_copy_kernels.MPSImageCopyToMatrix,
+            image_copy_kernels.MPSMatrixCopyToImage,
+            random_kernels.MPSMatrixRandomMTGP32,
+            random_kernels.MPSMatrixRandomPhilox,
+        )
+    },
+    **{kind: sample.kernel for kind, sample in FIRST_OF_KIND.items()},
+    matrix_kernels.MPSMatrixCopy: lambda device: matrix_kernels.MPSMatrixCopy(device, 2, 3, False, True),
+    matrix_kernels.MPSMatrixSum: summing,
 }
-"""Every kernel that reads or writes matrices; test_image_copy.py and test_random.py hold their numbers."""
+"""Every kernel that reads or writes matrices.
+
+The numbers of copies and sums are in test_matrix_copies_and_sums.py, test_image_copy.py and test_random.py, those of
+the others in sweeps/test_matrix_kernels.py, which takes the samples of samples/matrix.py.
+"""
 
 OTHERS = {**OPTIMIZERS, **STAGES, **IMAGE_FILTERS, **MATRIX_KERNELS}
 """The kernels with tests of their own instead of samples."""

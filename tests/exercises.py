@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import matrices
 from encoding import Bench, finish, keep_results, numbers
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSVector, MPSVectorDescriptor
@@ -18,6 +19,7 @@ from openmps.kernels.batch_normalization import (
 )
 from openmps.kernels.image_copy import MPSImageCopyToMatrix, MPSMatrixCopyToImage
 from openmps.kernels.image_scale import MPSImageBilinearScale, MPSImageLanczosScale
+from openmps.kernels.matrix import MPSMatrixCopy, MPSMatrixCopyDescriptor, MPSMatrixSum
 from openmps.kernels.optimizers import (
     MPSNNOptimizerAdam,
     MPSNNOptimizerRMSProp,
@@ -26,6 +28,7 @@ from openmps.kernels.optimizers import (
 from openmps.kernels.random import MPSMatrixRandomMTGP32, MPSMatrixRandomPhilox
 from openmps.types import MPSDataType
 from samples.batch_normalization import ChannelSource, rows
+from samples.matrix import FIRST_OF_KIND
 
 Array = np.ndarray
 SHAPE = (2, 5, 4, 3)
@@ -126,6 +129,26 @@ def drawn_at_random(bench: Bench, kernel: Any) -> list[Array]:
     return [destination.numpy()]
 
 
+def of_matrices(bench: Bench, kernel: Any) -> list[Array]:
+    """What a sample's operands become."""
+    placed = matrices.Placed(bench, FIRST_OF_KIND[type(kernel)], MPSDataType.FLOAT32, is_placed=False)
+    matrices.run(bench, getattr(kernel, placed.sample.encode), *placed.objects)
+    return [*placed.results().values()]
+
+
+def copied_matrices(bench: Bench, kernel: Any) -> list[Array]:
+    target = matrix(bench, np.zeros((4, 4)))
+    descriptor = MPSMatrixCopyDescriptor(matrix(bench, drawn("matrix", (4, 4))), target)
+    matrices.run(bench, kernel.encode, descriptor)
+    return [target.numpy()]
+
+
+def summed(bench: Bench, kernel: Any) -> list[Array]:
+    target = matrix(bench, np.zeros((3, 2)))
+    matrices.run(bench, kernel.encode, [matrix(bench, drawn(what, (2, 3))) for what in ("one", "two")], target)
+    return [target.numpy()]
+
+
 EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     **dict.fromkeys(ACCUMULATORS, updated),
     **dict.fromkeys(_STAGES.values(), normalized),
@@ -133,5 +156,8 @@ EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     MPSImageCopyToMatrix: copied_to_matrix,
     MPSMatrixCopyToImage: copied_to_image,
     **dict.fromkeys((MPSMatrixRandomMTGP32, MPSMatrixRandomPhilox), drawn_at_random),
+    **dict.fromkeys(FIRST_OF_KIND, of_matrices),
+    MPSMatrixCopy: copied_matrices,
+    MPSMatrixSum: summed,
 }
 """What each kernel of `catalogue.OTHERS` computes."""

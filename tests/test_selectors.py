@@ -46,6 +46,10 @@ def _image(channels: int = 4) -> mps.MPSImage:
     return mps.MPSImage(CPU, mps.MPSImageDescriptor(FLOAT32, 2, 2, channels))
 
 
+def _matrix() -> mps.MPSMatrix:
+    return mps.MPSMatrix(CPU, mps.MPSMatrixDescriptor(3, 4))
+
+
 def _command_buffer() -> Any:
     return CPU.new_command_queue().command_buffer()
 
@@ -63,6 +67,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "b": lambda: 0.5,
     "c": lambda: 2.0,
     "alpha": lambda: 0.25,
+    "copy_columns": lambda: 4,
+    "copy_rows": lambda: 3,
     "count": lambda: 2,
     "align_corners": lambda: True,
     "anchor_boxes": lambda: [[1.0, 2.0], [3.0, 4.0]],
@@ -89,6 +95,9 @@ VALUES: dict[str, Callable[[], Any]] = {
     "data_source": lambda: BatchChannels(4, 2),
     "data_type": lambda: mps.MPSDataType.FLOAT16,
     "decay": lambda: 0.5,
+    "destination_matrices": lambda: [_matrix()],
+    "destination_matrix": lambda: _matrix(),
+    "destinations_are_transposed": lambda: False,
     "device": lambda: CPU,
     "dilation_rate_x": lambda: 4,
     "dilation_rate_y": lambda: 5,
@@ -112,6 +121,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "integer_scale_factor_y": lambda: 3,
     "is_secondary_source_filter": lambda: True,
     "keep_probability": lambda: 0.25,
+    "interior_columns": lambda: 6,
     "kernel_height": lambda: 5,
     "kernel_size": lambda: 3,
     "kernel_weights": lambda: np.zeros((2, 1, 1, 4)),
@@ -122,6 +132,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "learning_rate": lambda: 0.25,
     "length": lambda: 6,
     "loss_descriptor": lambda: mps.MPSCNNLossDescriptor(TYPE.HUBER, SUM),
+    "lower": lambda: True,
     "loss_image_size": lambda: mps.MTLSize(1, 1, 2),
     "mask_stride_in_pixels": lambda: mps.MTLSize(1, 1, 1),
     "matrices": lambda: 2,
@@ -136,8 +147,13 @@ VALUES: dict[str, Callable[[], Any]] = {
     "number_of_anchor_boxes": lambda: 2,
     "number_of_feature_channels": lambda: 3,
     "number_of_images": lambda: 2,
+    "number_of_right_hand_sides": lambda: 2,
+    "number_of_top_k_values": lambda: 3,
     "offset": lambda: 64,
+    "offset_vector": lambda: None,
+    "offsets": lambda: mps.MPSMatrixCopyOffsets(1, 2, 3, 4),
     "optimizer_descriptor": lambda: mps.MPSNNOptimizerDescriptor(0.75),
+    "order": lambda: 3,
     "output_bias_terms": lambda: [1.0, 2.0],
     "output_feature_channels": lambda: 12,
     "output_scale_terms": lambda: [3.0, 4.0],
@@ -152,10 +168,13 @@ VALUES: dict[str, Callable[[], Any]] = {
     "resource": lambda: CPU.new_buffer(length=8),
     "resource_list": lambda: MPSStateResourceList(buffer_sizes=[4]),
     "resources": lambda: [CPU.new_buffer(length=8)],
+    "result_columns": lambda: 4,
     "result_image": _result,
     "result_image_is_needed": lambda: False,
     "result_images": lambda: [_result()],
+    "result_rows": lambda: 3,
     "results_are_needed": lambda: [True],
+    "right": lambda: False,
     "row_bytes": lambda: 40,
     "rows": lambda: 3,
     "scale_value": lambda: 0.5,
@@ -163,6 +182,9 @@ VALUES: dict[str, Callable[[], Any]] = {
     "size": lambda: mps.MTLSize(1, 1, 2),
     "slice_range": lambda: mps.NSRange(0, 1),
     "source_count": lambda: 3,
+    "source_matrices": lambda: [_matrix()],
+    "source_matrix": lambda: _matrix(),
+    "sources_are_transposed": lambda: True,
     "stride_in_pixels_x": lambda: 2,
     "stride_in_pixels_y": lambda: 3,
     "stride_in_x": lambda: 2,
@@ -170,7 +192,12 @@ VALUES: dict[str, Callable[[], Any]] = {
     "texture_descriptor": _image_descriptor,
     "texture_descriptors": lambda: [_image_descriptor()],
     "time_step": lambda: 7,
+    "transpose": lambda: True,
+    "transpose_left": lambda: True,
+    "transpose_right": lambda: False,
     "type": lambda: mps.MPSCNNBinaryConvolutionType.XNOR,
+    "unit": lambda: True,
+    "upper": lambda: False,
     "usage": lambda: mps.MTLTextureUsage.SHADER_READ,
     "use_nesterov_momentum": lambda: True,
     "use_nestrov_momentum": lambda: True,
@@ -201,6 +228,8 @@ FOR_CLASS: dict[tuple[str, str], Callable[[], Any]] = {
     },
     ("MPSNNNeuronDescriptor", "type"): lambda: mps.MPSCNNNeuronType.POWER,
     ("MPSCNNLossDescriptor", "type"): lambda: TYPE.HUBER,
+    ("MPSMatrixMultiplication", "beta"): lambda: 0.5,
+    ("MPSMatrixVectorMultiplication", "beta"): lambda: 0.5,
     ("MPSCNNNeuronPReLU", "a"): lambda: [1.0, 2.0, 3.0],
     ("MPSCNNConvolutionWeightsAndBiasesState", "weights"): lambda: CPU.new_buffer(length=32),
     ("MPSVector", "descriptor"): lambda: mps.MPSVectorDescriptor(6),
@@ -216,7 +245,7 @@ FOR_CLASS: dict[tuple[str, str], Callable[[], Any]] = {
 }
 DROPPED = ("no_copy",)
 """Arguments that Python has no use for."""
-_WORDS = {"UInt": "Uint", "PReLU": "Prelu", "XYLoss": "XyLoss", "WHLoss": "WhLoss", "CNN": "Cnn"}
+_WORDS = {"UInt": "Uint", "TopKV": "TopK_V", "PReLU": "Prelu", "XYLoss": "XyLoss", "WHLoss": "WhLoss", "CNN": "Cnn"}
 
 
 def snake(name: str) -> str:
@@ -284,7 +313,10 @@ def test_nodes_have_their_factory(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["MPSCNNArithmetic", "MPSCNNArithmeticGradient", "MPSMatrixRandom", "MPSNNReduceBinary", "MPSNNReduceUnary"],
+    [
+        *("MPSCNNArithmetic", "MPSCNNArithmeticGradient", "MPSMatrixRandom", "MPSNNReduceBinary", "MPSNNReduceUnary"),
+        *("MPSMatrixBinaryKernel", "MPSMatrixUnaryKernel"),
+    ],
 )
 def test_classes_without_an_initializer(kind: str) -> None:
     """Their initWithDevice: is marked unavailable, and they have no other; a user's subclass can be made."""

@@ -62,7 +62,8 @@ def test_copies_equal_loops(data_type: Any, where: str, flags: tuple[bool, bool]
     expected = oracle.copied(source.numpy(), target.numpy(), size, offsets, flags, *orders)
     run(bench, kernel.encode, descriptor, **more)
     np.testing.assert_array_equal(target.numpy(), expected)
-    note_error(type(kernel), "forward", device, target.numpy(), expected)
+    if data_type is Type.FLOAT32:
+        note_error(type(kernel), "forward", device, target.numpy(), expected)
 
 
 @pytest.mark.parametrize(

@@ -514,3 +514,16 @@ MATRIX_SAMPLES: list[MatrixSample] = [
     _solve_cholesky(3, 1, True),
 ]
 """Those whose encode takes each operand by a name of its own; copies and sums have tests of their own."""
+
+
+def summing(device: Any) -> mps.MPSMatrixSum:
+    """A sum of two matrices."""
+    kernel = mps.MPSMatrixSum(device, 2, 2, 3, True)
+    kernel.set_neuron_type(Neuron.RELU, 0.5)
+    return kernel
+
+
+FIRST_OF_KIND: dict[type, MatrixSample] = {}
+"""The first sample of each class."""
+for _sample in MATRIX_SAMPLES:
+    FIRST_OF_KIND.setdefault(type(_sample.make(mps.mtl_device("cpu"))), _sample)
