@@ -18,7 +18,7 @@ from catalogue import SAMPLES
 from convention_cases import CASES
 from convention_cases.case import SOURCES, STEPS, Absent, Subject, graph_of, listed, ordered, row_image, run
 from encoding import Bench, Outcome, train, trained
-from mac_facts import graphs, storage
+from mac_facts import graphs, matrices, storage
 from mac_facts.fact import DEVICE, image
 from openmps.convention import NotingConventions
 from openmps.convention.table import CONVENTIONS, MACHINES
@@ -29,7 +29,7 @@ from replay_twin import replaying_queue
 
 SWITCHES = [(name, choice) for name in CASES for choice in CONVENTIONS[name].choices]
 OTHERS = [(name, choice) for name, row in CONVENTIONS.items() for choice in row.alternatives]
-SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED]
+SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED]
 FORMS = [
     (name, choice, form)
     for name, choice in SWITCHES
@@ -50,7 +50,7 @@ def test_every_question_has_a_row() -> None:
     """Those that only a Mac can answer, K, R and P, and those that facts have brought, F."""
     asked = {question for row in CONVENTIONS.values() for question in row.questions}
     expected = [*(f"K{k}" for k in range(1, 22)), *(f"R{k}" for k in range(1, 31)), *(f"P{k}" for k in range(10))]
-    assert asked == {*expected, "F1", "F2", "F3"} and len(expected) == 61
+    assert asked == {*expected, "F1", "F2", "F3", "F4"} and len(expected) == 61
 
 
 OBJECTS = {"state_resource_size", "short_row_bytes"}
@@ -136,7 +136,8 @@ def test_archives_keep_it(name: str, choice: str, form: str) -> None:
         ]
     assert [each.conventions for each in again] == [each.conventions for each in things]
     for each in again:
-        each.destination_image_allocator = mps.MPSImage.default_allocator()
+        if hasattr(each, "destination_image_allocator"):
+            each.destination_image_allocator = mps.MPSImage.default_allocator()
     _check(name, choice, run(subject, again)[0])
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import openmps as mps
-from mac_facts import graphs, kernels, storage
+from mac_facts import graphs, kernels, matrices, storage
 from mac_facts.absent import ABSENT
 from mac_facts.fact import Fact, agrees
 from openmps.convention.table import MACHINES
 
-FACTS = [*kernels.FACTS, *graphs.FACTS, *storage.FACTS]
-SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED]
+FACTS = [*kernels.FACTS, *graphs.FACTS, *storage.FACTS, *matrices.FACTS]
+SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED]
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
@@ -57,7 +57,7 @@ def test_another_answer_is_told_apart(fact: Fact) -> None:
 
 
 def test_names_are_all_different() -> None:
-    names = [fact.name for fact in [*FACTS, *SWITCHED]] + [*storage.DECLINED]
+    names = [fact.name for fact in [*FACTS, *SWITCHED]] + [*storage.DECLINED, *matrices.DECLINED]
     assert len(set(names)) == len(names)
 
 

@@ -22,7 +22,9 @@ from convention_cases.case import (
     row_image,
     trained,
 )
+from encoding import Bench
 from mac_facts.fact import DEVICE, image
+from matrices import matrix, vector
 from oracles import conventions as oracle
 from oracles import dropout as dropout_oracle
 
@@ -233,6 +235,24 @@ def _asks_no_format() -> bool:
     return "result_format" not in graph.conventions_asked([_whole_numbers().descriptor()])
 
 
+# --- sums of matrices -------------------------------------------------------------------------------------------------
+
+
+_SUMMANDS = [[[1.0, 2, 3], [4, 5, 6]], [[10.0, 20, 30], [40, 50, 60]]]
+_BIAS = [1.0, 10.0, 100.0]
+
+
+_MATRICES = [matrix(Bench(DEVICE), each) for each in (*_SUMMANDS, np.zeros((3, 2)))]
+_BIAS_VECTOR = vector(Bench(DEVICE), _BIAS)
+
+
+def _sum_of_matrices(command_buffer: Any, kernel: Any) -> Sequence[Any]:
+    """Of matrices that stay, for a replay is that of their memory."""
+    *sources, result = _MATRICES
+    kernel.encode(command_buffer, sources, result, None, None, _BIAS_VECTOR, 0)
+    return [result]
+
+
 CASES: Mapping[str, Case] = {
     "reshape_order": Case(
         {
@@ -301,5 +321,10 @@ CASES: Mapping[str, Case] = {
         {each: [_third(each)] for each in ("source", "float16")},
         kernel(lambda: mps.MPSCNNNeuronLinear(DEVICE, 1 / 3, 0.0), _whole_numbers()),
         Absent("a graph says itself how its images are stored", _asks_no_format),
+    ),
+    "matrix_sum_bias": Case(
+        {each: [oracle.transposed_sum(_SUMMANDS, _BIAS, each)] for each in ("transposed", "stored")},
+        Subject(lambda: [mps.MPSMatrixSum(DEVICE, 2, 2, 3, True)], _sum_of_matrices),
+        no_node("MPSMatrixSum"),
     ),
 }

@@ -225,3 +225,13 @@ def binary_pixel(kind: str, size: int, reading: str) -> float:
     if kind == "xnor":
         return 1.0 + {"zeros": outside, "zero_bits": -outside, "nothing": 0}[reading]
     return 1.0 + {"zeros": outside, "zero_bits": 0, "nothing": 0}[reading]
+
+
+def transposed_sum(summands: list[list[list[float]]], bias: list[float], reading: str) -> list[list[float]]:
+    """The transpose of a sum of matrices, with a bias for its columns, or for those that the sum had before."""
+    rows, columns = len(summands[0]), len(summands[0][0])
+    result = [[sum(each[i][j] for each in summands) for i in range(rows)] for j in range(columns)]
+    for j in range(columns):
+        for i in range(rows):
+            result[j][i] += bias[i if reading == "transposed" else j]
+    return result
