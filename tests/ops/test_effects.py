@@ -12,6 +12,7 @@ import openmps  # noqa: F401 - all operations
 from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
 from openmps.ops.elements import Clear, Overwrite, RowSums
 from openmps.ops.layout.image_copy import ImagesToRows
+from openmps.ops.matrix.combination import CopyElements
 from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.ops.op import Kind, Op
 from openmps.ops.random.random_distributions import FillByPhilox, FillBySequence, Integers
@@ -76,6 +77,10 @@ EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
     Clear: lambda: (Clear(), rows(2)),
     RowSums: lambda: (RowSums(), [row(), row(1, 2, 3, 4).view(2, 2), row(5, 6).view(1, 2)]),
     ImagesToRows: lambda: (ImagesToRows(True), [torch.zeros(1, 2), torch.ones(1, 2, 1, 1)]),
+    CopyElements: lambda: (
+        CopyElements(1, 2, False, False),
+        [torch.zeros(2, 2), torch.ones(1, 2), torch.tensor([0, 0, 1, 0]), torch.tensor([0]), torch.tensor([1, 0])],
+    ),
     HandOn: lambda: (HandOn(), rows(2)),
     StochasticGradientDescent: lambda: (
         StochasticGradientDescent(2, GradientRule(), 0.5, False),
