@@ -198,7 +198,7 @@ MATRIX_KERNELS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
 """Every kernel that reads or writes matrices.
 
 The numbers of copies and sums are in test_matrix_copies_and_sums.py, test_image_copy.py and test_random.py, those of
-the others in sweeps/test_matrix_kernels.py, which takes the samples of samples/matrix.py.
+the others in test_matrix_kernels.py, which takes the samples of samples/matrix.py.
 """
 
 OTHERS = {**OPTIMIZERS, **STAGES, **IMAGE_FILTERS, **MATRIX_KERNELS}

@@ -31,6 +31,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Several GPUs and machines": "distributed.md"},
             {"Weight updates": "weight_updates.md"},
             {"Padding": "padding.md"},
+            {"Matrices": "matrices.md"},
             {"View": "view.md"},
             {"Debugging": "debugging.md"},
             {"Weights in and out": "weights.md"},
