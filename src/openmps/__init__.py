@@ -3,13 +3,13 @@
 `import openmps as mps`, then help(mps.MPSCNNConvolution), as of every name; dir(mps) has all of them, docs/ the pages.
 
 Machine      mtl_device, MTLDevice, MTLCommandQueue, MTLCommandBuffer, MPSCommandBuffer, MTLBuffer, MTLHeap
-Images       MPSImage, MPSImageBatch, MPSImageDescriptor, MPSVector, MPSMatrix; states: MPSState, MPSNNGradientState
+Images       MPSImage, MPSTemporaryImage, MPSImageBatch, MPSVector, MPSMatrix; states: MPSState, MPSNNGradientState
 Convolution  MPSCNNConvolution, MPSCNNConvolutionTranspose, MPSCNNFullyConnected, MPSCNNBinaryConvolution
 Weights      MPSCNNConvolutionDescriptor, MPSCNNConvolutionDataSource, TrainableConvolutionDataSource; MPSKeyedArchiver
-Layers       MPSCNNPoolingMax, MPSCNNPoolingAverage, MPSCNNNeuronReLU, MPSCNNSoftMax, MPSCNNDropout, MPSCNNBatchNormalization, …
-Arithmetic   MPSCNNAdd, MPSCNNMultiply, …; MPSNNReduceFeatureChannelsSum, MPSNNReshape, MPSNNPad, MPSNNSlice, …
+Layers       MPSCNNPoolingMax, MPSNNSlice, MPSCNNNeuronReLU, MPSCNNSoftMax, MPSCNNDropout, MPSCNNBatchNormalization, …
+Arithmetic   MPSCNNAdd, …; MPSNNReduceFeatureChannelsSum, MPSNNReshape, MPSNNPad; MPSMatrixMultiplication, …
 Learning     a …Gradient of each kernel; MPSCNNLoss, MPSNNForwardLoss, MPSCNNLossDescriptor; MPSNNOptimizerAdam, …
-Graphs       MPSNNGraph, MPSNNImageNode, MPSNNFilterNode, a …Node of each kernel; graph_summary, lint
+Graphs       MPSNNGraph, MPSNNImageNode, MPSNNStateNode, MPSNNFilterNode, a …Node of each kernel; graph_summary, lint
 Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_padding; readings of headers: conventions
 Packages     openmps.formats: weights, ONNX, Swift; openmps.training: data, loop, metrics; openmps.debug: traces
 """
