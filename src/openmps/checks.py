@@ -156,7 +156,10 @@ class Single:
 def of_kind(who: str, argument: str, value: object, kind: type[T], remedy: str = "") -> T:
     """``value`` if it is of this class, else an error that says so."""
     if not isinstance(value, kind):
-        raise MPSTypeError(who, argument, f"must be an {kind.__name__}", type(value).__name__, remedy)
+        # Letters are spelt in MPSImage, and read as a word in Capture.
+        spoken_first = "AEFHILMNORSX" if kind.__name__[:2].isupper() else "AEIOUaeiou"
+        article = "an" if kind.__name__[0] in spoken_first else "a"
+        raise MPSTypeError(who, argument, f"must be {article} {kind.__name__}", type(value).__name__, remedy)
     return value
 
 
