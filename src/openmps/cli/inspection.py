@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from openmps.cli.captures import compare_with_capture
 from openmps.cli.options import Device, refuse_given
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import (
@@ -74,7 +75,10 @@ def trace(
 def compare(
     context: typer.Context,
     first: Annotated[
-        Path, typer.Argument(metavar="A", help=f"{_NETWORKS}, or a folder of openmps trace.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="A", help=f"{_NETWORKS}, a folder of openmps trace, or a capture of a device.", show_default=False
+        ),
     ],
     more: Annotated[
         list[Path] | None,
@@ -104,14 +108,24 @@ def compare(
     Both are given the same images: files that end in .png, .jpg, .jpeg or .bmp. For every layer the error by
     percentiles, over its largest magnitude, and how much of float16's range is used; the first layer that departs is
     named, and the exit status is 1 if there is one.
+
+    Of a capture each layer runs from the device's own images; what rounding does not explain departs, with the mistake
+    that gives the device's numbers. Images are compared with what the device was given.
     """
     from openmps.debug import compare as hold_against
     from openmps.debug.files import is_trace
+    from openmps.formats.captures import is_capture
 
     images, others = _images_among(more or [])
     if len(others) > 1:
         raise typer.BadParameter(f"{others[1]} is a third one; images end in {', '.join(IMAGES)}", param_hint="B")
+    if is_capture(first):
+        verdict = compare_with_capture(context, first, others, images, samples, _two(devices, "--device")[0], registry)
+        print(verdict)
+        raise typer.Exit(0 if verdict.ok else _DEPARTS)
     other = others[0] if others else first
+    if is_capture(other):
+        raise typer.BadParameter(f"{other} is a capture: name it first, the network behind it", param_hint="B")
     if is_trace(first) and is_trace(other):
         why = "both are traces"
         refuse_given(context, "samples count labels training formats devices fusion", why)

@@ -223,18 +223,24 @@ def _is_coarse(entry: TracedValue) -> bool:
 
 def _compared(entry: TracedValue, other: TracedValue, tolerance: float) -> ComparedValue:
     a, b = entry.array, other.array
-    largest = max(magnitude(a), magnitude(b))
-    percentiles, error = (np.inf,) * 3, np.inf
-    if a.shape == b.shape:
-        errors = relative_errors(a, b)
-        # Of numbers beyond all measure, percentiles would be NaN: the next one that is there.
-        percentiles = tuple(float(each) for each in np.percentile(errors, _PERCENTILES, method="higher"))
-        error = float(errors.max())
-    shapes = a.shape, b.shape
+    percentiles, error = error_percentiles(a, b)
     return ComparedValue(
-        entry.label, other.label, entry.kind, shapes, (percentiles[0], percentiles[1], percentiles[2]), error,
-        largest, tolerance,
+        entry.label, other.label, entry.kind, (a.shape, b.shape), percentiles, error,
+        max(magnitude(a), magnitude(b)), tolerance,
     )  # fmt: skip
+
+
+def error_percentiles(a: NDArray[Any], b: NDArray[Any]) -> tuple[tuple[float, float, float], float]:
+    """The errors that 50, 90 and 99 percent of the numbers of two arrays stay below, and the largest.
+
+    They are those of `relative_errors`; infinite where shapes differ.
+    """
+    if a.shape != b.shape:
+        return (np.inf, np.inf, np.inf), np.inf
+    errors = relative_errors(a, b)
+    # Of numbers beyond all measure, percentiles would be NaN: the next one that is there.
+    low, middle, high = (float(each) for each in np.percentile(errors, _PERCENTILES, method="higher"))
+    return (low, middle, high), float(errors.max())
 
 
 def relative_errors(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,5 +1,10 @@
 """Every public name of `openmps.debug`; see `openmps.names`."""
 
+from openmps.debug.captured.verdicts import (
+    CaptureVerdict as CaptureVerdict,
+    JudgedLayer as JudgedLayer,
+    compare_capture as compare_capture,
+)
 from openmps.debug.closeness import assert_images_close as assert_images_close
 from openmps.debug.comparing import (
     ComparedValue as ComparedValue,
@@ -16,6 +21,12 @@ from openmps.debug.profiling import (
 )
 from openmps.debug.torch_modules import trace_torch as trace_torch
 from openmps.debug.watching import Watch as Watch, watch as watch
+from openmps.formats.captures import (
+    Capture as Capture,
+    CapturedImage as CapturedImage,
+    load_capture as load_capture,
+    save_capture as save_capture,
+)
 from openmps.graph.run.trace import (
     TraceStatistics as TraceStatistics,
     Trace as Trace,

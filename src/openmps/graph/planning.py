@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from openmps.checks import Checked, NamedAttributes, Shown, of_kind
-from openmps.convention import NotingConventions
+from openmps.convention import Conventions, NotingConventions
 from openmps.core.image.batch import MOST_IMAGES
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.storage import Extent, Shape
@@ -135,6 +135,23 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         asked = {*self._asked_when_made, *noting.asked} - _OVERRULED
         presets = [preset_choice(kernel.padding) for kernel in self._kernels.values()]
         return {**{name: self.conventions[name] for name in sorted(asked)}, **dict(filter(None, presets))}
+
+    def program_in(
+        self,
+        channel_format: MPSImageFeatureChannelFormat,
+        image_descriptors: Sequence[MPSImageDescriptor],
+        count: int = 1,
+        conventions: Conventions | None = None,
+    ) -> Program:
+        """The plan with all images in one format and a step for every filter; otherwise as `program_for`.
+
+        ``conventions`` are those that the kernels follow, instead of the graph's own.
+        """
+        followed = self.conventions if conventions is None else conventions
+        kernels = {node: kernel.noting(followed) for node, kernel in self._kernels.items()}
+        formats = {node.result_image: channel_format for node in kernels}
+        shapes = self._shapes_of(image_descriptors, count)
+        return self._compile(kernels, shapes, formats, {}, {}, fusing=False, by_moments=False)
 
     def _shapes_of(self, image_descriptors: Sequence[MPSImageDescriptor], count: int) -> tuple[Shape, ...]:
         """The shapes of batches of ``count`` images, a descriptor a source."""

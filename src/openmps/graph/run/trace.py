@@ -361,15 +361,26 @@ def program_of(function: Function) -> Program | None:
 
 def layer_names(program: Program) -> list[str]:
     """What the stages of a program are called: their labels, or their classes and numbers, each once."""
-    names: list[str] = []
-    for place, stage in enumerate(program.stages):
-        name = _name(stage.node, place)
+    return filter_names([stage.node for stage in program.stages])
+
+
+def filter_names(filters: Iterable[MPSNNFilterNode], taken: Iterable[str] = ()) -> list[str]:
+    """What filters are called in a trace: labels, or classes and numbers, each once and none of them ``taken``."""
+    names = list(taken)
+    before = len(names)
+    for place, node in enumerate(filters):
+        name = _name(node, place)
         number, fresh = 1, name
         while fresh in names:
             number += 1
             fresh = f"{name} {number}"
         names.append(fresh)
-    return names
+    return names[before:]
+
+
+def source_names(inputs: Iterable[MPSNNImageNode]) -> list[str]:
+    """What source images are called in a trace: the labels of their handles, or their numbers."""
+    return [handle_label(node.handle) or source_label(place) for place, node in enumerate(inputs)]
 
 
 def gradient_images(program: Program) -> set[MPSNNImageNode]:

@@ -1,0 +1,1 @@
+"""Captures of a device beside the network here: layer by layer, from the device's own images."""
