@@ -28,7 +28,7 @@ PNG = "PIL.Image"
 COMMANDS = (
     *("train", "evaluate", "predict", "summary", "convert", "run", "export", "lint", "explain-padding"),
     *("trace", "compare", "profile", "doctor"),
-    *("weights show", "weights convert"),
+    *("weights show", "weights convert", "golden make", "golden check"),
 )
 
 

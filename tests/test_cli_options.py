@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import openmps as mps
 import planted_networks as planted
+from fake_device import dump
 from openmps.cli import main
+from openmps.training import Network
 
 pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder", "on_a_known_machine")
 
@@ -30,6 +33,11 @@ pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder", "on_a_kn
         *((f"compare traced traced --{name}", f"--{name.split()[0]}") for name in (
             "samples images.npz", "count 2", "labels cat", "training", "format float16", "device cpu", "fusion on",
         )),
+        *((f"compare capture good --{name}", f"--{name.split()[0]}") for name in (
+            "count 2", "labels cat", "training", "format float16", "fusion on", "tolerance 1",
+        )),
+        ("golden make good cat.png --out kept --count 2", "--count"),
+        *((f"golden check kept capture --{name}", f"--{name.split()[0]}") for name in ("format float16", "device cpu")),
         ("profile good --classes 3", "--classes"),
         ("profile ported.archive --image 8x8x1 --classes 3", "--classes"),
         ("view good cat.png --count 2", "--count"),
@@ -45,6 +53,11 @@ def test_options_that_do_nothing_are_refused(command: str, option: str, capsys: 
     planted.padding_off_by_one()
     if "traced" in command:
         assert main(["trace", "ported.archive", "--samples", "images.npz", "--out", "traced"]) == 0
+    if "capture" in command:
+        image = np.zeros((1, 8, 8, 3), np.float32)
+        dump(Path("capture"), {"image": image})
+        graph = Network.from_arrays(planted.SHAPE, planted.arrays()).inference_graph(planted.CPU, planted.FLOAT32)
+        mps.debug.save_golden(mps.debug.make_golden(graph, [image]), "kept")
     capsys.readouterr()
     assert main(command.split()) == 2
     said = capsys.readouterr()
@@ -56,6 +69,7 @@ def test_options_that_do_nothing_are_refused(command: str, option: str, capsys: 
     "weights convert good {}", "weights show {}", "predict good {}", "summary {}", "convert reference.onnx {}",
     "run ported.archive --input x=x.npy --output {}", "train --data {}", "train --data={}", "train --run {}",
     "train --resume {}", "train --network {}", "trace good --out {}", "view good --out {}", "profile good --chrome {}",
+    "golden make good --out {}", "golden check {} good",
     "lint good --samples {}", "export --swift good {}", "compare good {}", "explain-padding 8 {}",
 ])  # fmt: skip
 def test_a_path_that_is_empty_is_not_the_current_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,7 @@ def planted_archive() -> None:
     image = np.random.default_rng(1).random((1, 8, 8, 2), dtype=np.float32)
     np.save("x.npy", image)
     np.savez("x.npz", x=image)
+    mps.debug.save_golden(mps.debug.make_golden(graph, [image]), "kept")
     np.savez("conv.npz", **{"conv.weights": np.zeros((4, 3, 3, 2), np.float32)})
 
 
@@ -101,6 +102,8 @@ COMMANDS = {
     "view": ["view", "net.mps", *IMAGE, "--out", "page.html"],
     "trace": ["trace", "net.mps", *SAMPLES],
     "compare": ["compare", "net.mps", *SAMPLES],
+    "golden make": ["golden", "make", "net.mps", *SAMPLES, "--out", "golden"],
+    "golden check": ["golden", "check", "kept", "net.mps"],
     "profile": ["profile", "net.mps", "--batch", "1", "--repeats", "1", *IMAGE],
     "weights show": ["weights", "show", "net.mps"],
     "weights convert": ["weights", "convert", "net.mps", "out.npz"],

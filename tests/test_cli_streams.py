@@ -13,6 +13,7 @@ from PIL import Image
 
 import openmps as mps
 import planted_networks as planted
+from fake_device import dump
 from onnx_models import model, node
 from openmps.cli import main
 from openmps.training import RunFolder
@@ -36,6 +37,9 @@ def _files() -> None:
     mps.MPSKeyedArchiver.archive(graph, "net.mps")
     mps.MPSKeyedArchiver.archive([EVIL, graph, graph], "none.mps")
     np.savez("x.npz", **{f"image{EVIL}": np.full((1, 4, 4, 3), np.nan, np.float32)})
+    shapes = {"image": (1, 4, 4, 3), "conv": (1, 4, 4, 2), "other": (1, 4, 4, 2)}
+    images = {f"{name}{EVIL}": np.ones(shape, np.float32) for name, shape in shapes.items()}
+    dump(Path("capture"), images, about=EVIL)
     np.save("x.npy", np.full((1, 4, 4, 3), np.nan, np.float32))
     made = model([node("Relu", f"x{EVIL}", f"y{EVIL}")], {f"x{EVIL}": ["n", 3, 4, 4]}, (f"y{EVIL}",))
     Path("model.onnx").write_bytes(made.SerializeToString())
@@ -57,7 +61,9 @@ COMMANDS = (
     "lint net.mps", "lint net.mps --samples x.npz", "lint net.mps --samples x.npy", "trace net.mps --samples x.npz",
     "trace net.mps --samples x.npy --out t", "trace model.onnx --samples x.npy", "trace run cat{}.png",
     "trace none.mps --samples x.npz", "compare net.mps --samples x.npz --format float32,float16",
-    "compare net.mps model.onnx --samples x.npy", "view net.mps --image 4x4x3", "profile net.mps --repeats 1",
+    "compare net.mps model.onnx --samples x.npy", "compare capture net.mps", "golden check capture net.mps",
+    "golden make net.mps --samples x.npz --out kept{}", "golden check kept{} net.mps", "golden check kept{} capture",
+    "view net.mps --image 4x4x3", "profile net.mps --repeats 1",
     "profile net.mps --image 4x4x3 --repeats 1", "run net.mps --input x=x.npy", "run net.mps --input image{}=x.npy",
     "run net.mps", "predict run cat{}.png", "predict run no{}.png", "evaluate run --data pictures", "evaluate no{}",
     "export --swift net.mps A", "export --onnx net.mps a.onnx --image 4x4x3", "weights show net.mps",

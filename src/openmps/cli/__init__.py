@@ -3,8 +3,8 @@
 The engine is imported by the commands, when they run: ``--help`` and ``--version`` answer at once.
 
 Exit status: 0 when done, 2 for wrong usage and for every named error, 130 after Ctrl-C, 1 when the output cannot be
-written or nobody reads it, when ``lint`` finds errors, when what ``compare`` compares departs and when ``doctor`` finds
-faults.
+written or nobody reads it, when ``lint`` finds errors, when what ``compare`` compares departs, when what ``golden check``
+checks is beyond its limits and when ``doctor`` finds faults.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from openmps import __version__
 from openmps.cli.doctor import doctor
 from openmps.cli.evaluation import evaluate
 from openmps.cli.export import export
+from openmps.cli.golden import golden_app
 from openmps.cli.inspection import compare, profile, trace
 from openmps.cli.layers import summary
 from openmps.cli.lint import lint
@@ -56,6 +57,7 @@ app = typer.Typer(
 for _command in (train, evaluate, predict, summary, convert, run, export, lint, view, trace, compare, profile, doctor):
     app.command()(_command)
 app.add_typer(weights_app)
+app.add_typer(golden_app)
 app.command("explain-padding")(explain_padding)
 
 

@@ -12,6 +12,16 @@ from openmps.debug.comparing import (
     compare as compare,
 )
 from openmps.debug.files import load_trace as load_trace, save_trace as save_trace
+from openmps.debug.golden import (
+    Golden as Golden,
+    GoldenCheck as GoldenCheck,
+    GoldenReport as GoldenReport,
+    GoldenResult as GoldenResult,
+    check_golden as check_golden,
+    load_golden as load_golden,
+    make_golden as make_golden,
+    save_golden as save_golden,
+)
 from openmps.debug.limits import MachineLimits as MachineLimits, machine_limits as machine_limits
 from openmps.debug.page.saving import save_page as save_page
 from openmps.debug.profiling import (

@@ -26,7 +26,7 @@ from openmps.checks import (
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.graph.nodes.rows import GradientRow, KernelRow, Row
 from openmps.selectors import Factory, name_arguments
 from openmps.types import NUMPY_DTYPES, MPSImageFeatureChannelFormat, MPSNNPaddingMethod
@@ -102,7 +102,7 @@ def checked_format(who: str, argument: str, value: object, *, or_none: bool = Fa
     """A format that images can be stored in, or NONE where that is allowed."""
     allowed = [MPSImageFeatureChannelFormat.NONE] * or_none + list(NUMPY_DTYPES)
     if value not in allowed:
-        raise MPSArgumentError(who, argument, f"must be {', '.join(each.name for each in allowed)}", repr(value))
+        raise MPSArgumentError(who, argument, f"must be {', '.join(each.name for each in allowed)}", shown(value))
     return MPSImageFeatureChannelFormat(value)  # pyright: ignore[reportArgumentType]
 
 
