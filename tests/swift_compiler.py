@@ -22,7 +22,11 @@ from graph.node_initializers import INITIALIZERS
 from swift_reader import CASES, DATA_TYPES, OPTIONS
 
 STUBS = Path(__file__).parent / "swift_stubs"
-MODULES = {"Metal": ("Metal.swift",), "MetalPerformanceShaders": ("MetalPerformanceShaders.swift", "Report.swift")}
+MODULES = {
+    "Metal": ("Metal.swift",),
+    "MetalPerformanceShaders": ("MetalPerformanceShaders.swift", "Report.swift"),
+    "XCTest": ("XCTest.swift",),
+}
 
 
 def _tool(variable: str, name: str) -> str | None:
@@ -207,7 +211,7 @@ def stubs(folder: Path) -> Path:
     for module, files in MODULES.items():
         for file in files:
             shutil.copy(STUBS / file, folder)
-        more = ("Enumerations.swift", "Nodes.swift") if module != "Metal" else ()
+        more = ("Enumerations.swift", "Nodes.swift") if module == "MetalPerformanceShaders" else ()
         _compile(
             folder, "-emit-module", "-emit-library", "-static", "-module-name", module, "-parse-as-library",
             "-wmo", "-suppress-warnings", "-swift-version", "5", "-I", ".", *files, *more, "-o", f"lib{module}.a",
@@ -248,7 +252,7 @@ def run(built: Path, folder: Path, exports: Mapping[str, Mapping[str, bytes]], m
     (folder / "main.swift").write_text(HEAD + 'let folder = URL(fileURLWithPath: ".")\n' + main)
     _compile(
         folder, "-wmo", "-Onone", *_STRICT, "-swift-version", "6", "-I", str(built), "-L", str(built),
-        "-lMetalPerformanceShaders", "-lMetal", *sources, "main.swift", "-o", "program",
+        "-lMetalPerformanceShaders", "-lMetal", "-lXCTest", *sources, "main.swift", "-o", "program",
     )  # fmt: skip
     done = subprocess.run(["./program"], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]

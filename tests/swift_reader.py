@@ -137,18 +137,16 @@ class Model:
 class Reader:
     """Follows the initializer of one source."""
 
-    def __init__(self, device: Any, name: str, files: Mapping[str, bytes]) -> None:
-        self._device, self._name, self._files = device, name, files
+    def __init__(self, device: Any, name: str, files: Mapping[str, bytes], *, capturing: bool = False) -> None:
+        self._device, self._name, self._files, self._capturing = device, name, files, capturing
         self._text = files[f"{name}.swift"]
         self._names: dict[str, Any] = {"device": device}
         self.model = Model()
 
     def run(self) -> Model:
         tree = PARSER.parse(self._text)
-        body = next(
-            node for node in _all(tree.root_node)
-            if node.type == "init_declaration" and b"device: MTLDevice, folder: URL" in self._of(node)
-        )  # fmt: skip
+        made = (node for node in _all(tree.root_node) if node.type == "init_declaration")
+        body = next(node for node in made if "device: MTLDevice, folder: URL" in " ".join(self._words(node).split()))
         statements = next(node for node in _all(body) if node.type == "statements")
         for statement in statements.named_children:
             self._statement(statement)
@@ -179,6 +177,11 @@ class Reader:
             self._names["graph"] = self.model.graph = self._value(call)
         elif node.type == "call_expression":
             self._value(node)
+        elif node.type == "if_statement":
+            assert self._words(node.child_by_field_name("condition")) == "capturing"
+            for each in next(each for each in node.children if each.type == "statements").named_children:
+                if self._capturing:
+                    self._statement(each)
         else:
             raise AssertionError(f"no such statement: {node.type} {self._words(node)}")
 
@@ -285,6 +288,10 @@ class Reader:
             return given[""]
         if target == "Data":
             return given["referencing"]
+        if target == f"{self._name}Handle.show":
+            given[""].handle, given[""].export_from_graph = mps.Handle(given["as"]), True
+            given[""].image_allocator = mps.MPSImage.default_allocator()
+            return None
         if target.startswith(f"{self._name}Files."):
             return self._numbers(target, *(value for _, value in arguments))
         if target == "folder.appendingPathComponent":
@@ -399,6 +406,6 @@ def _all(node: Any) -> Any:
         yield from _all(child)
 
 
-def read(device: Any, name: str, files: Mapping[str, bytes]) -> Model:
+def read(device: Any, name: str, files: Mapping[str, bytes], *, capturing: bool = False) -> Model:
     """The model that a source makes, with everything that it read and called."""
-    return Reader(device, name, files).run()
+    return Reader(device, name, files, capturing=capturing).run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 import warnings
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import pytest
 import openmps as mps
 import swift_reader
 from encoding import Bench
+from fake_device import App, photo
 from graph.node_initializers import INITIALIZERS
 from networks import NETWORKS, Weights, convolution, training_graph
 from openmps.formats import swift
@@ -422,3 +424,63 @@ def test_the_app_must_say_what_it_does_to_images() -> None:
     assert text.index("guard preprocessing") < text.index("let graph = MPSNNGraph(")
     with pytest.raises(mps.MPSTypeError, match="preprocessing must be"):
         swift.source(graph, "Net", preprocessing=("RGB", (0,), (1,)))  # type: ignore[arg-type]
+
+
+# --- captures ---------------------------------------------------------------------------------------------------------
+
+
+def golden_of(graph: mps.MPSNNGraph, given: np.ndarray) -> swift.SwiftGolden:
+    made = mps.debug.make_golden(graph, [given.astype(np.float32)])
+    results = {each.image.label: (each.image.array, each.limits) for each in made.results}
+    return swift.SwiftGolden({made.sources[0].label: given}, results)
+
+
+@pytest.mark.parametrize("preprocessing", [None, swift.SwiftPreprocessing("RGB", (0.0,) * 3, (1 / 255,) * 3)])
+def test_a_graph_that_captures_is_the_same_until_it_is_asked(preprocessing: Any) -> None:
+    graph, given = App().graph(), photo(2)
+    options: dict[str, Any] = {"golden": golden_of(graph, given), "preprocessing": preprocessing}
+    files = swift.source(graph, "Net", **options)
+    assert document(swift_reader.read(CPU, "Net", files).graph) == document(graph)
+    for name in ("Net.swift", "NetCapture.swift", "NetTests.swift"):
+        text = files[name].decode()
+        assert swift_reader.faults(text) == []
+        assert not re.search(r"NAME|AVAILABLE|SOURCES|RESULTS|COUNT|ASKED|PREPARED", text)
+    capturing = swift_reader.read(CPU, "Net", files, capturing=True).graph
+    labels = [handle.label() for handle in capturing.intermediate_image_handles]
+    trace = graph.trace([given])
+    assert labels == [each.label for each in trace.of(mps.debug.TracedKind.IMAGE)]
+    command_buffer, shown = mps.MPSCommandBuffer(CPU.new_command_queue()), []
+    capturing.encode_batch(command_buffer, [mps.MPSImageBatch.from_numpy(CPU, given)], None, shown)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    for label, batch in zip(labels, shown, strict=True):
+        made = np.stack([image.numpy() for image in batch])
+        np.testing.assert_allclose(made, trace[label], rtol=2**-8, atol=2**-11 * np.abs(made).max())  # fused or not
+
+
+def test_the_golden_of_a_test_is_in_its_file() -> None:
+    graph, given = App().graph(), photo(2)
+    golden = golden_of(graph, given)
+    files = swift.source(graph, "Net", golden=golden)
+    text = files["NetTests.swift"].decode()
+    assert 'Source(label: "image", width: 12, height: 12, channels: 3),' in text
+    ((label, (array, limits)),) = golden.results.items()
+    assert f'label: "{label}",\n      count: 5,\n' in text
+    shown = re.search(r"limits: \[(\d.*)\]", text)
+    assert shown is not None
+    np.testing.assert_array_equal(np.float32(shown[1].split(", ")), np.float32(limits))
+    assert files["Net-golden.dat"] == given.astype("<f2").tobytes() + array.astype("<f4").tobytes()
+    assert files == swift.source(graph, "Net", golden=golden), "the same graph gives the same bytes"
+
+
+def test_goldens_that_do_not_fit_are_refused() -> None:
+    graph, given = App().graph(), photo(2)
+    golden = golden_of(graph, given)
+    with pytest.raises(mps.MPSArgumentError, match="golden must have sources and results"):
+        swift.source(graph, golden=golden._replace(results={}))
+    with pytest.raises(mps.MPSArgumentError, match="golden must have as many images of each"):
+        swift.source(graph, golden=golden._replace(sources={"image": given[:1]}))
+    network = NETWORKS["digits"](np.random.default_rng(0))
+    trained = training_graph(Bench(CPU), network, needed=True)
+    with pytest.raises(mps.MPSArgumentError, match="golden is for graphs that infer"):
+        swift.source(trained, golden=golden)

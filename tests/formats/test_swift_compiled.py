@@ -15,6 +15,7 @@ import openmps as mps
 import swift_compiler
 import swift_reader
 from encoding import Bench
+from fake_device import App, photo
 from networks import NETWORKS, training_graph
 from openmps.formats import swift
 from openmps.training.network import Network, NetworkShape, optimizer_factory
@@ -103,6 +104,38 @@ def test_heads_compile_as_they_are_written(swift_stubs: Path, tmp_path: Path, ve
         program += "_ = result\n}\n" if "let result =" in body else "}\n"
         exports[name] = {**files, f"Use{name}.swift": program.encode()}
     swift_compiler.check(swift_stubs, tmp_path / "app", exports, version)
+
+
+def _capturing() -> Files:
+    """A model with what captures it."""
+    graph, made = App().graph(), mps.debug.make_golden(App().graph(), [photo().astype(np.float32)])
+    results = {each.image.label: (each.image.array, each.limits) for each in made.results}
+    return swift.source(graph, "Net", golden=swift.SwiftGolden({"image": photo()}, results), preprocessing=PIXELS)
+
+
+@pytest.mark.parametrize("version", ["5", "6"])
+def test_what_captures_compiles(swift_stubs: Path, tmp_path: Path, version: str) -> None:
+    swift_compiler.check(swift_stubs, tmp_path / "app", {"Net": _capturing()}, version)
+
+
+def test_what_swift_captures_is_read(swift_stubs: Path, tmp_path: Path) -> None:
+    """The stub's images, each one row higher than the one before, with its place in every byte."""
+    files = {name: content for name, content in _capturing().items() if name != "NetTests.swift"}
+    program = """
+let device = HostDevice()
+let model = try Net(device: device, folder: folder, preprocessing: Net.preprocessing, capturing: true)
+let image = MPSImage(width: 12, height: 12)
+let capture = try NetCapture(of: model, [image], on: device.makeCommandQueue()!)
+try capture.write(to: folder.appendingPathComponent("capture"), about: "a device")
+"""
+    assert swift_compiler.run(swift_stubs, tmp_path / "app", {"Net": files}, program) == []
+    found = mps.debug.load_capture(tmp_path / "app" / "capture")
+    assert found.about == "a device"
+    assert [each.label for each in found.images] == ["image", *(str(node.label) for node in App().graph().kernels)]
+    for place, each in enumerate(found.images[1:]):
+        assert each.array.shape == (1, place + 1, 2, 3)
+        assert each.channel_format.name == ("FLOAT16" if place % 2 == 0 else "FLOAT32")
+        assert set(each.array.tobytes()) == {place}
 
 
 def _numbers(source: Any) -> dict[str, Any]:

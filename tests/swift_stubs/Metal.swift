@@ -9,6 +9,8 @@ public struct MTLResourceOptions: OptionSet, Sendable {
 }
 
 public protocol MTLDevice: AnyObject {
+  var name: String { get }
+  func makeCommandQueue() -> MTLCommandQueue?
   func makeBuffer(length: Int, options: MTLResourceOptions) -> MTLBuffer?
 }
 
@@ -17,9 +19,18 @@ public protocol MTLBuffer: AnyObject {
   func contents() -> UnsafeMutableRawPointer
 }
 
+public protocol MTLCommandQueue: AnyObject {
+  func makeCommandBuffer() -> MTLCommandBuffer?
+}
+
 public protocol MTLCommandBuffer: AnyObject {
   var device: MTLDevice { get }
+  var error: Error? { get }
+  func commit()
+  func waitUntilCompleted()
 }
+
+public func MTLCreateSystemDefaultDevice() -> MTLDevice? { HostDevice() }
 
 public struct MTLOrigin {
   public var x: Int, y: Int, z: Int
@@ -60,14 +71,26 @@ public final class HostDevice: MTLDevice {
   /// Bytes of the longest buffer that there is memory for.
   public var most = Int.max
 
+  public let name = "host"
+
   public init() {}
+
+  public func makeCommandQueue() -> MTLCommandQueue? { HostCommandQueue(device: self) }
 
   public func makeBuffer(length: Int, options: MTLResourceOptions) -> MTLBuffer? {
     length > most ? nil : HostBuffer(length: length)
   }
 }
 
+public final class HostCommandQueue: MTLCommandQueue {
+  let device: MTLDevice
+  init(device: MTLDevice) { self.device = device }
+  public func makeCommandBuffer() -> MTLCommandBuffer? { HostCommandBuffer(device: device) }
+}
+
 public final class HostCommandBuffer: MTLCommandBuffer {
-  public let device: MTLDevice
+  public let device: MTLDevice, error: Error? = nil
   public init(device: MTLDevice) { self.device = device }
+  public func commit() {}
+  public func waitUntilCompleted() {}
 }

@@ -9,9 +9,34 @@ import Metal
 public protocol MPSImageAllocator {}
 struct Allocator: MPSImageAllocator { let name: String }
 
+public enum MPSDataLayout: UInt, Sendable {
+  case HeightxWidthxFeatureChannels, featureChannelsxHeightxWidth
+}
+
+public func MPSSupportsMTLDevice(_ device: MTLDevice?) -> Bool { device != nil }
+
+/// An image in memory of the host; those that a graph makes hold nothing but a number of theirs.
 public class MPSImage {
   public let width: Int, height: Int
-  public init(width: Int, height: Int) { (self.width, self.height) = (width, height) }
+  public let featureChannels: Int, numberOfImages = 1
+  public let featureChannelFormat: MPSImageFeatureChannelFormat
+  var bytes: Data
+  public init(width: Int, height: Int) {
+    (self.width, self.height, featureChannels, featureChannelFormat) = (width, height, 1, .float16)
+    bytes = Data(count: 2 * width * height)
+  }
+  public init(device: MTLDevice, imageDescriptor: MPSImageDescriptor) {
+    (width, height) = (imageDescriptor.width, imageDescriptor.height)
+    (featureChannels, featureChannelFormat) = (imageDescriptor.featureChannels, imageDescriptor.channelFormat)
+    bytes = Data(count: width * height * featureChannels * (featureChannelFormat == .float32 ? 4 : 2))
+  }
+  public func synchronize(on commandBuffer: MTLCommandBuffer) {}
+  public func readBytes(_ dataBytes: UnsafeMutableRawPointer, dataLayout: MPSDataLayout, imageIndex: Int) {
+    bytes.copyBytes(to: dataBytes.assumingMemoryBound(to: UInt8.self), count: bytes.count)
+  }
+  public func writeBytes(_ dataBytes: UnsafeRawPointer, dataLayout: MPSDataLayout, imageIndex: Int) {
+    bytes = Data(bytes: dataBytes, count: bytes.count)
+  }
   public class func defaultAllocator() -> MPSImageAllocator { Allocator(name: "MPSImage") }
 }
 
@@ -20,8 +45,13 @@ public class MPSTemporaryImage: MPSImage {
 }
 
 public final class MPSImageDescriptor {
-  public var width = 0, height = 0
+  public var width = 0, height = 0, featureChannels = 1
+  public var channelFormat = MPSImageFeatureChannelFormat.float16
   public init() {}
+  public init(channelFormat: MPSImageFeatureChannelFormat, width: Int, height: Int, featureChannels: Int) {
+    (self.channelFormat, self.width, self.height) = (channelFormat, width, height)
+    self.featureChannels = featureChannels
+  }
 }
 
 public struct MPSImageCoordinate {
@@ -409,7 +439,30 @@ public class MPSNNGraph {
     (nodes, self.results, MPSNNGraph.made) = (MPSNNGraph.made, results, [])
   }
 
+  /// The images that filters hand out, in their order.
+  var exported: [MPSNNImageNode] { nodes.map(\.resultImage).filter(\.exportFromGraph) }
+  public var intermediateImageHandles: [MPSHandle]? { exported.compactMap(\.handle) }
+  public var sourceImageHandles: [MPSHandle] {
+    let made = nodes.map { ObjectIdentifier($0.resultImage) }
+    let read = nodes.flatMap { $0.given.compactMap { $0.1 as? MPSNNImageNode } }
+    return read.filter { !made.contains(ObjectIdentifier($0)) }.compactMap(\.handle)
+  }
+
   public func encode(to commandBuffer: MTLCommandBuffer, sourceImages: [MPSImage]) -> MPSImage? { nil }
+  /// Each image that comes out has one row of numbers more than the one before, its place in each byte.
+  public func encode(
+    to commandBuffer: MTLCommandBuffer, sourceImages: [MPSImage], sourceStates: [MPSState]?,
+    intermediateImages: NSMutableArray?, destinationStates: NSMutableArray?
+  ) -> MPSImage? {
+    for place in exported.indices {
+      let form = place % 2 == 0 ? MPSImageFeatureChannelFormat.float16 : .float32
+      let size = MPSImageDescriptor(channelFormat: form, width: 2, height: place + 1, featureChannels: 3)
+      let image = MPSImage(device: commandBuffer.device, imageDescriptor: size)
+      image.bytes = Data(repeating: UInt8(place), count: image.bytes.count)
+      intermediateImages?.add(image)
+    }
+    return nil
+  }
   public func encodeBatch(
     to commandBuffer: MTLCommandBuffer, sourceImages: [[MPSImage]], sourceStates: [[MPSState]]?
   ) -> [MPSImage]? { nil }

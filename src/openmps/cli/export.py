@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from openmps.cli.captures import golden_of
 from openmps.cli.models import Images, open_graph, required_images
 from openmps.cli.options import note
 from openmps.cli.registry import Modules, registry_of
+from openmps.cli.subjects import Samples
 
 if TYPE_CHECKING:
     from openmps.formats.archive import Registry
@@ -28,12 +30,19 @@ def export(
     ] = None,
     half: Annotated[bool, typer.Option("--half", help="Weights rounded to float16.")] = False,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
+    capture: Annotated[
+        bool, typer.Option("--capture", help="Swift that dumps every image for openmps compare, and a test.")
+    ] = False,
+    samples: Samples = None,
     registry: Modules = None,
 ) -> None:
     """Write a graph as source for an app, or as ONNX.
 
     Swift, and the weights that it reads, go into a new folder. OUT/NAME.swift has a class that makes the same
     MPSNNGraph; its head says how to use it. What cannot be said in Swift is listed, and nothing is written.
+
+    With --capture NAMECapture.swift dumps every image of an encode on a device, for openmps compare, and
+    NAMETests.swift holds a device's results against those of openmps for the samples, or for noise.
     """
     from openmps.formats import swift as formats
     from openmps.formats.swift.literals import class_name
@@ -43,19 +52,31 @@ def export(
     if onnx:
         if half or training or name is not None:
             raise typer.BadParameter("are for Swift: leave them out", param_hint="--half, --training and --name")
+        if capture or samples is not None:
+            raise typer.BadParameter("are for Swift: leave them out", param_hint="--capture and --samples")
         _export_onnx(graph, out, image or [], registry_of(registry, graph))
         return
-    if image:
-        raise typer.BadParameter("is for ONNX, whose values have sizes", param_hint="--image")
     if half and training:
         raise typer.BadParameter("cannot be trained: leave one of them out", param_hint="--half and --training")
+    if capture and training:
+        raise typer.BadParameter(
+            "is for networks that infer: leave one of them out", param_hint="--capture and --training"
+        )
+    if not capture and (image or samples is not None):
+        rule = "are for ONNX and --capture, which need images: leave them out"
+        raise typer.BadParameter(rule, param_hint="--image and --samples")
     found = open_graph(graph, training=training, registry=registry_of(registry, graph))
     chosen = name if name is not None else class_name(out.name)
-    folder = formats.export(found.graph, out, chosen, half=half, notes=found.notes, preprocessing=found.preprocessing)
-    count = sum(path.suffix == ".dat" for path in folder.iterdir())
+    golden = golden_of(found, image or [], samples) if capture else None
+    folder = formats.export(
+        found.graph, out, chosen, half=half, notes=found.notes, preprocessing=found.preprocessing, golden=golden
+    )
+    count = sum(path.suffix == ".dat" for path in folder.iterdir()) - (golden is not None)
     if name is None and chosen == "Model":
         note(f"the class is called Model, as {out.name!r} is no name for one; --name gives another")
     print(f"{folder / chosen}.swift and {count} file(s) of weights")
+    if golden is not None:
+        print(f"{chosen}Capture.swift and {chosen}Tests.swift beside it, with {chosen}-golden.dat")
 
 
 def _export_onnx(path: Path, out: Path, sizes: list[str], registry: Registry) -> None:

@@ -11,12 +11,13 @@ from openmps.core.kinds import listed
 from openmps.errors import MPSArgumentError, shown
 from openmps.formats.atomic import write_atomic
 from openmps.formats.folders import require_new_folder, whole_folder
+from openmps.formats.swift.capture import SwiftGolden
 from openmps.formats.swift.literals import is_class_name
 from openmps.formats.swift.model import Model, SwiftPreprocessing
 from openmps.graph.graph import MPSNNGraph
 from openmps.kernels.optimizers import MPSNNOptimizer
 
-__all__ = ["SwiftPreprocessing", "export", "source"]
+__all__ = ["SwiftGolden", "SwiftPreprocessing", "export", "source"]
 
 _WHO = "export to Swift"
 
@@ -29,6 +30,7 @@ def source(
     optimizer: MPSNNOptimizer | None = None,
     notes: Sequence[str] = (),
     preprocessing: SwiftPreprocessing | None = None,
+    golden: SwiftGolden | None = None,
 ) -> dict[str, bytes]:
     """The files that `export` writes, by their names: ``NAME.swift``, and the ``.dat`` files that it reads."""
     of_kind(_WHO, "graph", graph, MPSNNGraph)
@@ -40,7 +42,26 @@ def source(
         of_kind(_WHO, "optimizer", optimizer, MPSNNOptimizer)
     if preprocessing is not None:
         of_kind(_WHO, "preprocessing", preprocessing, SwiftPreprocessing)
-    return Model(graph, name, half=half, optimizer=optimizer, notes=notes, preprocessing=preprocessing).files
+    if golden is not None and (optimizer is not None or graph.interface.input_states):
+        raise MPSArgumentError(_WHO, "golden", "is for graphs that infer", "one that trains")
+    model = Model(
+        graph, name, half=half, optimizer=optimizer, notes=notes, preprocessing=preprocessing, golden=_checked(golden)
+    )
+    return model.files
+
+
+def _checked(golden: object) -> SwiftGolden | None:
+    """Goldens of as many images of each source and result."""
+    if golden is None:
+        return None
+    found = of_kind(_WHO, "golden", golden, SwiftGolden)
+    arrays = [*found.sources.values(), *(array for array, _ in found.results.values())]
+    if not found.sources or not found.results or any(array.ndim != 4 for array in arrays):
+        rule = "must have sources and results, [images, height, width, channels]"
+        raise MPSArgumentError(_WHO, "golden", rule, ", ".join(str(array.shape) for array in arrays) or "none")
+    if len({len(array) for array in arrays}) > 1:
+        raise MPSArgumentError(_WHO, "golden", "must have as many images of each", [len(array) for array in arrays])
+    return found
 
 
 def export(
@@ -52,6 +73,7 @@ def export(
     optimizer: MPSNNOptimizer | None = None,
     notes: Sequence[str] = (),
     preprocessing: SwiftPreprocessing | None = None,
+    golden: SwiftGolden | None = None,
 ) -> Path:
     """Write a graph as Swift into a new folder, and return the folder.
 
@@ -68,6 +90,10 @@ def export(
     ``preprocessing`` is what was done to pixels in training. The class has it as a constant then, and its initializer
     must be told what the app does: anything else is a precondition that fails.
 
+    With a ``golden``, what the graph gives for some images, the class takes ``capturing: true``, by which the graph
+    hands out every image; ``NAMECapture.swift`` reads them into a folder for `openmps.debug.load_capture`, and
+    ``NAMETests.swift`` is a test that holds a device against the golden, whose numbers are in ``NAME-golden.dat``.
+
     The folder is there whole or not at all; those above it that are missing are made. The same graph gives the same
     bytes.
 
@@ -78,7 +104,7 @@ def export(
         MPSFileError: The folder is there, or cannot be written.
     """
     target = require_new_folder(folder, _WHO)
-    files = source(graph, name, half=half, optimizer=optimizer, notes=notes, preprocessing=preprocessing)
+    files = source(graph, name, half=half, optimizer=optimizer, notes=notes, preprocessing=preprocessing, golden=golden)
     with whole_folder(folder, _WHO) as made:
         for file, content in files.items():
             write_atomic(made / file, content)

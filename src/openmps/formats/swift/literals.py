@@ -31,9 +31,10 @@ from openmps.types import (
 )
 
 KEYWORDS = frozenset(
-    "Any Self as associatedtype await break case catch class continue default defer deinit device do else enum "
-    "extension fallthrough false fileprivate folder for func graph guard if import in indirect init inout internal is "
-    "let needed nil open operator private protocol public repeat rethrows return self set source static struct "
+    "Any Self as associatedtype await break capturing case catch class continue default defer deinit device do else "
+    "enum extension fallthrough false fileprivate folder for func graph guard if import in indirect init inout "
+    "internal is let needed nil open operator private protocol public repeat rethrows return self set source static "
+    "struct "
     "subscript super switch throw throws true try typealias var where while".split()
 )
 """Words of Swift, and those that every written source uses for something."""

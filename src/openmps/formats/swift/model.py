@@ -9,6 +9,7 @@ from typing import NamedTuple
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.errors import MPSExportError
+from openmps.formats.swift.capture import SwiftGolden, capture_files
 from openmps.formats.swift.classes import template
 from openmps.formats.swift.layers import Layers
 from openmps.formats.swift.literals import case, comment, literal, string
@@ -17,6 +18,7 @@ from openmps.formats.swift.text import Text, call, laid_out
 from openmps.formats.swift.trained import Trained
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.releases import IOS, order_of
+from openmps.graph.run.trace import filter_names
 from openmps.kernels.optimizers import MPSNNOptimizer
 
 _WIDTH = 95
@@ -53,8 +55,10 @@ class Model:
         optimizer: MPSNNOptimizer | None = None,
         notes: Sequence[str] = (),
         preprocessing: SwiftPreprocessing | None = None,
+        golden: SwiftGolden | None = None,
     ) -> None:
         self._graph, self._name, self._notes, self._preprocessing = graph, name, notes, preprocessing
+        self._golden = golden
         self._faults: list[str] = []
         self._text = Text(name)
         if preprocessing is not None:
@@ -73,8 +77,12 @@ class Model:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """Every file by its name: the source, and what it reads."""
-        return {f"{self._name}.swift": self._source().encode(), **self._text.files}
+        """Every file by its name: the source, and what it reads; with goldens what captures and tests it."""
+        found = {f"{self._name}.swift": self._source().encode(), **self._text.files}
+        if self._golden is not None:
+            is_asked = self._preprocessing is not None
+            found |= capture_files(self._name, self._available, self._golden, is_asked=is_asked)
+        return found
 
     def _check(self) -> None:
         allocator = self._graph.destination_image_allocator
@@ -98,6 +106,8 @@ class Model:
 
     def _graph_lines(self) -> None:
         text, interface = self._text, self._graph.interface
+        if self._golden is not None:
+            self._show()
         others = [image for image in interface.intermediates if image not in interface.exported]
         results = [self._nodes.image(image) for image in (interface.result, *others)]
         needed = [literal(interface.result_is_needed), *["true"] * len(others)]
@@ -119,6 +129,16 @@ class Model:
             text.line(f"graph.label = {string(self._graph.label)}")
         if self._graph.destination_image_allocator is MPSTemporaryImage.default_allocator():
             text.line("graph.destinationImageAllocator = MPSTemporaryImage.defaultAllocator()")
+
+    def _show(self) -> None:
+        """Hand every result out by the label that it has in traces, if the app asks for it."""
+        filters, text = list(self._graph.kernels), self._text
+        text.use(template("show"))
+        text.line("if capturing {")
+        for node, label in zip(filters, filter_names(filters, self._inputs), strict=True):
+            image = self._nodes.image(node.result_image)
+            text.line(f"  {self._name}Handle.show({image}, as: {string(label)})")
+        text.line("}")
 
     # --- the source ---------------------------------------------------------------------------------------------------
 
@@ -159,7 +179,7 @@ class Model:
                 *members,
                 "",
                 "  /// The graph on a device, with the weights of the files in a folder.",
-                f"  public init({', '.join(['device: MTLDevice, folder: URL', *self._asked()])}) throws {{",
+                *laid_out(f"  public init({', '.join(['device: MTLDevice, folder: URL', *self._asked()])}) throws {{"),
                 *body,
                 "  }",
                 *(self._save() if trained else ()),
@@ -169,7 +189,8 @@ class Model:
         )
 
     def _asked(self) -> list[str]:
-        return [] if self._preprocessing is None else [f"preprocessing: {self._name}Preprocessing"]
+        asked = [] if self._preprocessing is None else [f"preprocessing: {self._name}Preprocessing"]
+        return [*asked, "capturing: Bool = false"] if self._golden is not None else asked
 
     def _prepared(self) -> dict[str, str]:
         """The arguments of the preprocessing in Swift."""
@@ -258,6 +279,8 @@ class Model:
             )
         if interface.exported:
             lines.append(f"Exported images: {len(interface.exported)}; take them as intermediateImages.")
+        if self._golden is not None:
+            lines.append(f"With capturing: true the graph hands out every image, for {self._name}Capture.swift.")
         if self._trained.variables:
             lines.append(
                 "Each encode asks the data sources for an update; save(to:) writes the numbers when it is done."
