@@ -38,6 +38,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"ONNX": "onnx.md"},
             {"Swift": "swift.md"},
             {"PyObjC": "pyobjc.md"},
+            {"The loop with a device": "device_loop.md"},
             {"In continuous integration": "ci.md"},
             {"Lint": "lint.md"},
             {"Conventions": "conventions.md"},
