@@ -898,7 +898,7 @@ def test_a_graph_is_exported_as_onnx(run, tmp_path, capsys):
         (["RUN", "OUT"], "--swift"),
         (["--swift", "--onnx", "RUN", "OUT"], "--swift or --onnx"),
         (["--onnx", "--half", "RUN", "OUT"], "are for Swift"),
-        (["--swift", "--image", "6x4x1", "RUN", "OUT"], "is for ONNX"),
+        (["--swift", "--image", "6x4x1", "RUN", "OUT"], "are for ONNX and --capture"),
         (["--onnx", "--image", "6x4", "RUN", "OUT"], "is no size"),
         (["--swift", "--half", "--training", "RUN", "OUT"], "leave one of them out"),
         (["--swift", "nothing", "OUT"], "nothing there"),

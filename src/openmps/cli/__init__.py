@@ -3,8 +3,8 @@
 The engine is imported by the commands, when they run: ``--help`` and ``--version`` answer at once.
 
 Exit status: 0 when done, 2 for wrong usage and for every named error, 130 after Ctrl-C, 1 when the output cannot be
-written or nobody reads it, when ``lint`` finds errors, when what ``compare`` compares departs, when what ``golden check``
-checks is beyond its limits and when ``doctor`` finds faults.
+written or nobody reads it, when ``lint`` finds errors, when what ``compare`` compares departs, when what
+``golden check`` checks is beyond its limits and when ``doctor`` finds faults.
 """
 
 from __future__ import annotations

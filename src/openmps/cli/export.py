@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.captures import golden_of
 from openmps.cli.models import Images, open_graph, required_images
 from openmps.cli.options import note
 from openmps.cli.registry import Modules, registry_of
@@ -44,6 +43,7 @@ def export(
     With --capture NAMECapture.swift dumps every image of an encode on a device, for openmps compare, and
     NAMETests.swift holds a device's results against those of openmps for the samples, or for noise.
     """
+    from openmps.cli.captures import golden_of
     from openmps.formats import swift as formats
     from openmps.formats.swift.literals import class_name
 

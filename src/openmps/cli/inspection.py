@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.captures import compare_with_capture
 from openmps.cli.options import Device, refuse_given
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import (
@@ -114,6 +113,7 @@ def compare(
     """
     from openmps.debug import compare as hold_against
     from openmps.debug.files import is_trace
+    from openmps.cli.captures import compare_with_capture
     from openmps.formats.captures import is_capture
 
     images, others = _images_among(more or [])
