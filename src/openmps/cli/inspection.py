@@ -111,9 +111,9 @@ def compare(
     Of a capture each layer runs from the device's own images; what rounding does not explain departs, with the mistake
     that gives the device's numbers. Images are compared with what the device was given.
     """
+    from openmps.cli.captures import compare_with_capture
     from openmps.debug import compare as hold_against
     from openmps.debug.files import is_trace
-    from openmps.cli.captures import compare_with_capture
     from openmps.formats.captures import is_capture
 
     images, others = _images_among(more or [])
