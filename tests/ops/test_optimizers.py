@@ -406,6 +406,28 @@ def test_fused_and_plain_adam_agree(
         assert_close(a, b, 1e-13, kind)
 
 
+@pytest.mark.parametrize("rate", [0.05, 1e-4, 1e-12, 0.0])
+@pytest.mark.parametrize("momentum_scale", [0.9, 0.0])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_fused_and_plain_descent_have_the_same_bits(
+    nesterov: bool, momentum_scale: float, rate: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A momentum that starts at 0 shows tiny rates; gradients and values stay as they are."""
+    rule, starts = ops.GradientRule(0.5, (1.0, -1.0), MPSNNRegularizationType.L2, 0.1), rate > 1e-6
+    given = [[torch.from_numpy(rng.normal(size=size)).float() for size in (40, 16, 15, 1)] for _ in range(3)]
+    given[2] = [each * starts for each in given[2]]
+    found = list[list[torch.Tensor]]()
+    for fused in (True, False):
+        monkeypatch.setattr(ops, "_HAS_FUSED_SGD", fused)
+        gradients, values, momenta = ([each.clone() for each in run] for run in given)
+        results = [torch.full_like(each, torch.nan) for each in values]
+        operands = (*gradients, *values, *momenta, *results)
+        ops.StochasticGradientDescent(4, rule, momentum_scale, nesterov).run((), rate, *operands, None)
+        assert all(map(torch.equal, gradients + values, given[0] + given[1]))
+        found.append([*momenta, *results])
+    assert all(map(torch.equal, *found))
+
+
 def test_time_step_and_betas_are_checked() -> None:
     assert ops.adam_rate(1.0, 0.0, 0.0, 1) == 1.0
     for wrong in ({"time_step": 0}, {"beta1": 1.0}, {"beta2": 1.0}, {"beta1": -0.1}):

@@ -102,6 +102,40 @@ def sgd(
         torch.sub(values, momentum, out=result)
 
 
+def _sgd_at_once(
+    runs: Sequence[Sequence[Tensor]], rate: float, momentum_scale: float, nesterov: bool, rule: GradientRule
+) -> Sequence[Sequence[Tensor]]:
+    """`sgd` with momentum for several vectors in one pass over memory, bit for bit; returns what is left to be done.
+
+    That is everything where the engine has no such step, else the ends of vectors, which it rounds in another way.
+    The engine updates ``m = mu*m + (1 - dampening)*g`` and ``v - lr*m``, which is the framework's form for lr = 1.
+    """
+    dampening, step = (0.0, rate) if nesterov else (1.0 - rate, 1.0)
+    # The rate is to be told to float32, and the engine leaves a momentum alone that is multiplied by 0.
+    is_told = nesterov or abs((1.0 - dampening) - rate) <= _TELLING * abs(rate)
+    fits = momentum_scale != 0.0 and is_told and runs[0][0].dtype == torch.float32 and _HAS_FUSED_SGD
+    is_long = max(map(len, runs[0])) >= _REGISTER
+    if not (fits and is_long and _can_fuse([vector for run in runs for vector in run])):
+        return runs
+    wholes = [
+        [each if len(each) % _REGISTER == 0 else each[: -(len(each) % _REGISTER)] for each in run] for run in runs
+    ]
+    gradients, values, momenta, results = ([each for each in run if len(each)] for run in wholes)
+    more: Any = {"maximize": False, "is_first_step": False, "grad_scale": None, "found_inf": None}
+    torch.ops.aten._fused_sgd_.default(
+        results,
+        _brought(rule, values, gradients, results),
+        momenta,
+        weight_decay=rule.weight_decay,
+        momentum=momentum_scale,
+        lr=step,
+        dampening=dampening,
+        nesterov=nesterov,
+        **more,
+    )
+    return [[each[-(len(each) % _REGISTER) :] for each in run if len(each) % _REGISTER] for run in runs]
+
+
 def _descend(values: Tensor, step: Tensor, rate: Rate, result: Tensor) -> None:
     if isinstance(rate, Tensor):
         torch.addcmul(values, step, rate, value=-1.0, out=result)
@@ -161,7 +195,7 @@ def adam_step(
     """
     maxima = [] if maximum_velocities is None else [maximum_velocities]
     runs = (values, gradients, momenta, velocities, results, *maxima)
-    if _can_fuse([vector for run in runs for vector in run]):
+    if _HAS_FUSED_ADAM and _can_fuse([vector for run in runs for vector in run]):
         _fused_adam(runs, rate, beta1, beta2, epsilon, rule)
         return
     for value, gradient, momentum, velocity, result, *maximum in zip(*runs, strict=True):
@@ -173,18 +207,22 @@ def adam_step(
         torch.sub(value, torch.div(momentum, velocity.sqrt().add_(epsilon)).mul_(rate), out=result)
 
 
-# torch's fused Adam passes over memory once. It is not part of torch's stable interface, so its absence is no error.
-# On CUDA it rounds the betas to float32, which changes a step by less than 1e-5 of itself (1 - 0.999 has few digits).
-_HAS_FUSED_ADAM = hasattr(torch.ops.aten, "_fused_adam_")
+# torch's fused updates pass over memory once. They are not part of torch's stable interface, so their absence is no
+# error. On CUDA Adam rounds the betas to float32, which changes a step by less than 1e-5 of itself (1 - 0.999 has few
+# digits).
+_HAS_FUSED_ADAM, _HAS_FUSED_SGD = (hasattr(torch.ops.aten, name) for name in ("_fused_adam_", "_fused_sgd_"))
 _FUSED_DEVICES = frozenset({"cpu", "cuda"})
 _FUSED_TYPES = frozenset({torch.float32, torch.float64})
+_REGISTER = 16
+"""Numbers that a processor takes at a time, at most."""
+_TELLING = 2.0**-28
+"""By how much of itself a rate may be wrong that is told to the engine as 1 minus another number."""
 
 
 def _can_fuse(tensors: Sequence[Tensor]) -> bool:
     first = tensors[0]
     return (
-        _HAS_FUSED_ADAM
-        and first.device.type in _FUSED_DEVICES
+        first.device.type in _FUSED_DEVICES
         and first.dtype in _FUSED_TYPES
         # CUDA refuses to launch over vectors without elements.
         and all(
@@ -193,15 +231,23 @@ def _can_fuse(tensors: Sequence[Tensor]) -> bool:
     )
 
 
-def _fused_adam(
-    runs: Sequence[Sequence[Tensor]], rate: Rate, beta1: float, beta2: float, epsilon: float, rule: GradientRule
-) -> None:
-    values, gradients, momenta, velocities, results, *maxima = runs
+def _brought(
+    rule: GradientRule, values: Sequence[Tensor], gradients: Sequence[Tensor], results: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """The gradients for a step in the place of the results, to which the values are brought."""
     if rule.changes_gradients:
         gradients = [rule.apply_without_decay(v, g) for v, g in zip(values, gradients, strict=True)]
     for value, result in zip(values, results, strict=True):
         if result.data_ptr() != value.data_ptr():
             result.copy_(value)
+    return gradients
+
+
+def _fused_adam(
+    runs: Sequence[Sequence[Tensor]], rate: Rate, beta1: float, beta2: float, epsilon: float, rule: GradientRule
+) -> None:
+    values, gradients, momenta, velocities, results, *maxima = runs
+    gradients = _brought(rule, values, gradients, results)
     # At the step "infinity" torch's corrections of the bias are exactly 1, which leaves the correction, and epsilon, to
     # us: `rate` holds the framework's.
     endless = torch.full((), math.inf, device=values[0].device)
@@ -324,6 +370,8 @@ class StochasticGradientDescent(Update):
 
     def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
         """See `Update`."""
+        if len(runs[2:]) > 1 and runs[0][0].device.type == "cpu":
+            runs = _sgd_at_once(runs, float(rate), **self.settings)
         for gradient, values, *momenta, result in zip(*runs, strict=True):
             sgd(values, gradient, momenta[0] if momenta else None, result, learning_rate=rate, **self.settings)
 
