@@ -6,6 +6,7 @@ import itertools
 import logging
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,10 +23,11 @@ from openmps.checks import Shown
 from openmps.metal import process_end
 from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer
 from openmps.metal.in_flight import InFlight
+from openmps.metal.patience import Patience, runs_alike_here
 from openmps.metal.pending import be_in_queue
 from openmps.metal.signals import signals_held_back
 from openmps.metal.stream_timer import StreamOrder
-from openmps.metal.thread_modes import ThreadModes, are_overridden
+from openmps.metal.thread_modes import ThreadModes
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -63,7 +65,8 @@ class QueueExecutor:
     """Runs records one after the other, in the order of their tickets.
 
     On the CPU the worker thread launches each record, or the thread that waits for it if the worker has not begun: to
-    wake another thread and to be woken by it takes longer than many a small network. On CUDA the committing thread
+    wake another thread and to be woken by it takes longer than many a small network. See `openmps.metal.patience` for
+    when it begins. On CUDA the committing thread
     launches it on the device's current stream, and the worker waits for the stream where a record has handlers; for the
     others see `openmps.metal.in_flight`. In all cases the worker calls the handlers. It starts with the first commit
     and knows nothing of the queue, so that an unused queue can be collected; then `close` ends it.
@@ -95,6 +98,7 @@ class QueueExecutor:
         self._inbox: SimpleQueue[Execution | _Signal] = SimpleQueue()
         self._order: deque[Ticket] = deque()
         self._in_flight = InFlight()
+        self._patience = Patience()
         self._lock = threading.Lock()
         self._running = threading.Lock()
         self._holder: int | None = None
@@ -123,6 +127,7 @@ class QueueExecutor:
     def commit(self, ticket: Ticket, execution: Execution) -> None:
         """Run ``execution``, once, when its ticket comes up."""
         ticket.execution = execution
+        self._patience.heard = time.monotonic()
         try:
             self.reserve(ticket)
             self.advance()
@@ -184,6 +189,7 @@ class QueueExecutor:
 
     def wait_for_room(self) -> None:
         """Block while as many records are in flight as the queue holds, unless they wait for this thread."""
+        self._patience.heard = time.monotonic()
         if len(self._in_flight) < self._capacity or threading.get_ident() == self._launcher or self._is_inside:
             return
         while (oldest := self._locked(self._oldest_of_a_full_queue)) is not None:
@@ -214,6 +220,8 @@ class QueueExecutor:
             if self._launches_at_commit:
                 self._in_flight.wait_briefly(latch)
             elif latch is execution.finished:
+                if execution.intra_op_threads > 1:
+                    self._help_before(execution)
                 self._help(execution)
             return self._await(execution, latch)
         with process_end.waits:
@@ -227,8 +235,11 @@ class QueueExecutor:
 
     def _help(self, execution: Execution) -> None:
         """Run a record that the calling thread is about to wait for, if it is the next one and the worker is idle."""
-        running = self._running
-        if running.locked() or not _is_for_this_thread(execution):
+        patience, running = self._patience, self._running
+        patience.arrive()
+        if running.locked() or not runs_alike_here(execution):
+            execution.is_awaited = True
+            patience.news.set()
             return
         with signals_held_back():
             # A handler of another signal, which runs all the same, learns that it cannot wait.
@@ -236,10 +247,18 @@ class QueueExecutor:
             try:
                 with running:
                     if self._in_flight.oldest() is execution and not execution.launched:
-                        self._see_to_its_end(execution)
+                        self._see_to_its_end(execution, calls=False)
+                        patience.heard = time.monotonic()
             finally:
                 _serving.executor = None
                 modes.give_back()
+                patience.news.set()
+
+    def _help_before(self, execution: Execution) -> None:
+        """Likewise those before a record, one after the other."""
+        for each in list(self._in_flight.up_to(execution))[:-1]:
+            self._help(each)
+            self._await(each, each.finished)
 
     def _is_to_be_handed_on(self, execution: Execution) -> bool:
         turn = self._turn
@@ -369,7 +388,9 @@ class QueueExecutor:
                 if item is _Signal.ADVANCE:
                     self.advance()
                 else:
-                    self._see_all_to_their_end(item)
+                    self._patience.leave(item, self._running)
+                    if not item.finished.is_set():
+                        self._see_all_to_their_end(item)
             self._locked(self._in_flight.forget)
             del item
         if self._launches_at_commit:
@@ -383,7 +404,7 @@ class QueueExecutor:
                 if not each.finished.is_set():
                     self._see_to_its_end(each)
 
-    def _see_to_its_end(self, execution: Execution) -> None:
+    def _see_to_its_end(self, execution: Execution, *, calls: bool = True) -> None:
         if execution.is_quiet:
             execution.scheduled.set()
             execution.finish()
@@ -395,7 +416,8 @@ class QueueExecutor:
                 torch.set_num_threads(execution.intra_op_threads)
             with suppress(BaseException):
                 execution.launch()
-        execution.finish()
+        if calls or not execution.completed_handlers:
+            execution.finish()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -468,12 +490,6 @@ def forget_captures(device: torch.device) -> None:
     for executor in QueueExecutor.all():
         if executor.device == device and executor.player is not None:
             executor.player.forget()
-
-
-def _is_for_this_thread(execution: Execution) -> bool:
-    """Whether a record runs here as it does in the worker, which calls the handlers and has no modes of torch."""
-    has_threads = execution.intra_op_threads == torch.get_num_threads()
-    return has_threads and not execution.has_handlers and not are_overridden()
 
 
 def _others_are_at_work() -> bool:

@@ -1,0 +1,98 @@
+"""Which thread launches on the CPU: the one that waits, where the engine's threads of two would not find cores."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from openmps.metal import patience
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue
+from openmps.runtime.devices import mtl_device
+
+HERE = threading.get_ident
+LONG = 60.0
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def queue() -> MTLCommandQueue:
+    return mtl_device("cpu").new_command_queue(2)
+
+
+def committed(queue: MTLCommandQueue, ran: list[int], called: list[int] | None = None) -> MTLCommandBuffer:
+    """A buffer whose work notes its thread, and so does its handler, if there is to be one."""
+    buffer = queue.command_buffer()
+    buffer.record("work", lambda: ran.append(HERE()))
+    if called is not None:
+        buffer.add_completed_handler(lambda _: called.append(HERE()))
+    buffer.commit()
+    return buffer
+
+
+def test_the_waiting_thread_launches_everything(queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what the queue's room is waited for, what stands before, and what has handlers, which stay the worker's."""
+    monkeypatch.setattr(patience, "_cores", lambda: 2)
+    monkeypatch.setattr(patience, "_PATIENCE", LONG)
+    ran, called = list[int](), list[int]()
+    for number in range(30):
+        buffer = committed(queue, ran, called if number % 3 == 0 else None)
+    buffer.wait_until_completed()
+    assert set(ran) == {HERE()}
+    assert len(ran) == 30
+    assert len(called) == 10
+    assert HERE() not in called
+
+
+def test_the_worker_launches_what_nobody_waits_for(queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time at once, until a thread waits again soon after a commit."""
+    monkeypatch.setattr(patience, "_cores", lambda: 2)
+    monkeypatch.setattr(patience, "_PATIENCE", 0.5)
+    ran, taken = list[int](), list[float]()
+    for _ in range(2):
+        start = time.monotonic()
+        finished = committed(queue, ran).recording.execution.finished
+        assert finished.wait(LONG)
+        taken.append(time.monotonic() - start)
+    assert HERE() not in ran
+    assert taken[0] >= 0.5 > taken[1]
+
+
+def test_the_worker_launches_at_once_where_two_teams_fit(
+    queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "_cores", lambda: 3)
+    monkeypatch.setattr(patience, "_PATIENCE", LONG)
+    ran = list[int]()
+    assert committed(queue, ran).recording.execution.finished.wait(LONG / 2)
+    assert HERE() not in ran
+
+
+def test_a_thread_that_cannot_launch_calls_the_worker(queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_cores", lambda: 2)
+    monkeypatch.setattr(patience, "_PATIENCE", LONG)
+    ran = list[int]()
+    buffer = committed(queue, ran)
+    with torch.device("meta"):
+        start = time.monotonic()
+        buffer.wait_until_completed()
+    assert time.monotonic() - start < LONG / 2
+    assert HERE() not in ran
+
+
+@pytest.mark.parametrize(("threads", "cores", "fits"), [(1, 1, True), (2, 2, False), (2, 3, True), (8, 14, False)])
+def test_two_teams_share_the_first_thread_of_the_process(
+    threads: int, cores: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "_cores", lambda: cores)
+    assert patience.two_teams_fit(threads) is fits
