@@ -55,6 +55,10 @@ class InFlight:
                 yield each
         yield execution
 
+    def before(self, execution: Execution) -> list[Execution]:
+        """Those before a record that have not come to their end."""
+        return list(self.up_to(execution))[:-1]
+
     def forget(self) -> None:
         """Drop those at the front that have come to their end. One thread at a time may."""
         records = self._records

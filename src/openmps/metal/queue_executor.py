@@ -21,6 +21,7 @@ import torch
 
 from openmps.checks import Shown
 from openmps.metal import process_end
+from openmps.metal.awake_threads import awake_threads
 from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer
 from openmps.metal.in_flight import InFlight
 from openmps.metal.patience import Patience, runs_alike_here
@@ -220,8 +221,9 @@ class QueueExecutor:
             if self._launches_at_commit:
                 self._in_flight.wait_briefly(latch)
             elif latch is execution.finished:
-                if execution.intra_op_threads > 1:
-                    self._help_before(execution)
+                for each in self._in_flight.before(execution) if execution.intra_op_threads > 1 else ():
+                    self._help(each)
+                    self._await(each, each.finished)
                 self._help(execution)
             return self._await(execution, latch)
         with process_end.waits:
@@ -253,12 +255,6 @@ class QueueExecutor:
                 _serving.executor = None
                 modes.give_back()
                 patience.news.set()
-
-    def _help_before(self, execution: Execution) -> None:
-        """Likewise those before a record, one after the other."""
-        for each in list(self._in_flight.up_to(execution))[:-1]:
-            self._help(each)
-            self._await(each, each.finished)
 
     def _is_to_be_handed_on(self, execution: Execution) -> bool:
         turn = self._turn
@@ -412,10 +408,10 @@ class QueueExecutor:
         with suppress(BaseException):
             execution.announce()
         if not execution.launched:
-            if torch.get_num_threads() != execution.intra_op_threads:
-                torch.set_num_threads(execution.intra_op_threads)
+            if torch.get_num_threads() != (threads := execution.intra_op_threads):
+                torch.set_num_threads(threads)
             with suppress(BaseException):
-                execution.launch()
+                execution.launch() if threads < 2 else awake_threads.watch(execution.launch, threads)
         if calls or not execution.completed_handlers:
             execution.finish()
 
@@ -495,6 +491,6 @@ def forget_captures(device: torch.device) -> None:
 def _others_are_at_work() -> bool:
     """Whether there is a thread, or a handler to come, that might commit something."""
     executors = QueueExecutor.all()
-    workers = [executor.worker for executor in executors]
+    workers = [awake_threads.holder, *(executor.worker for executor in executors)]
     others = [each for each in threading.enumerate() if each not in workers and each is not threading.current_thread()]
     return bool(others) or any(executor.is_at_work for executor in executors)
