@@ -38,6 +38,8 @@ class Turn(NamedTuple):
 
     run: Callable[[int], object]
     """Does so many steps and returns when the device is done."""
+    encode: Callable[[Any], object] | None = None
+    """Records one step on a command buffer; ours alone can say it."""
 
 
 class SkippedError(Exception):

@@ -134,4 +134,4 @@ def _in_flight(device: mps.MTLDevice, encode: Callable[[mps.MPSCommandBuffer], N
         if command_buffer is not None:
             command_buffer.wait_until_completed()
 
-    return Turn(run)
+    return Turn(run, encode)
