@@ -104,8 +104,9 @@ cut: $(RELEASING)
 # The last commit as dist/, tried in bare environments of every Python that the project names: minutes and gigabytes for each.
 # make release PYTHONS="/opt/python3.14/bin/python3.14 …" names interpreters that are not on the path.
 PYTHONS ?=
+JOBS ?= 1
 release: $(RELEASING)
-	$(BIN)/python tools/make_release.py $(addprefix --python ,$(PYTHONS))
+	$(BIN)/python tools/make_release.py --jobs $(JOBS) $(addprefix --python ,$(PYTHONS))
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache

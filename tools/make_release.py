@@ -2,6 +2,7 @@
 
     python tools/make_release.py                        the release of the version that the tree has, into dist/
     python tools/make_release.py --python PATH …        interpreters that are not on the path
+    python tools/make_release.py --jobs 4               environments at a time
     python tools/make_release.py --without-environments artifacts and checks alone: a minute
     python tools/make_release.py --cut 0.3.0            first: what is unreleased becomes the section of 0.3.0
 
@@ -14,11 +15,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cut", metavar="VERSION", help="begin the section of a version in the changelog, and stop")
     parser.add_argument("--python", metavar="PATH", type=Path, action="append", default=[], help="an interpreter")
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="environments at a time, 5 GB of disk each")
     parser.add_argument("--without-environments", action="store_true", help="build and check alone")
     given = parser.parse_args(arguments)
     try:
@@ -45,14 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
             project.cut(given.cut, datetime.datetime.now(datetime.UTC).date())
             print(f"{given.cut}: read the changes, commit them, then make release")
             return 0
-        manifest = release(None if given.without_environments else given.python)
+        manifest = release(None if given.without_environments else given.python, given.jobs)
     except project.ReleaseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return report(manifest)
 
 
-def release(pythons: list[Path] | None) -> dict[str, Any]:
+def release(pythons: list[Path] | None, jobs: int) -> dict[str, Any]:
     """Make dist/ and return the manifest; without a list of more Pythons no environment is made."""
     began = time.monotonic()
     version = project.version()
@@ -73,7 +78,10 @@ def release(pythons: list[Path] | None) -> dict[str, Any]:
         if pythons is None:
             found["untested"].append("every Python: no environment was made")
         else:
-            try_environments(found, files, pythons, Path(folder), epoch)
+            wheel = next(path for path in files if path.suffix == ".whl")
+            with ThreadPoolExecutor(jobs) as pool:
+                each = functools.partial(tried, wheel=wheel, folder=Path(folder), epoch=epoch)
+                found["environments"] = [*pool.map(each, attempts(found, pythons, Path(folder)))]
     others = sorted(path for path in DIST.iterdir() if path not in files)
     found["artifacts"] = artifacts.hashes([*files, *others])
     sums = "".join(f"{each['sha256']}  {each['file']}\n" for each in found["artifacts"])
@@ -83,28 +91,43 @@ def release(pythons: list[Path] | None) -> dict[str, Any]:
     return found
 
 
-def try_environments(found: dict[str, Any], files: list[Path], given: list[Path], folder: Path, epoch: int) -> None:
-    """Try the wheel with every Python named, with each extra alone and with the oldest packages with the first."""
-    wheel = next(path for path in files if path.suffix == ".whl")
+@dataclass(frozen=True)
+class Attempt:
+    """An environment to be made: by which interpreter, with which versions of packages."""
+
+    python: Path
+    constraints: Path
+    is_first: bool
+
+
+def attempts(found: dict[str, Any], given: list[Path], folder: Path) -> list[Attempt]:
+    """Every Python named, and the first once more with the oldest packages; what is not here is noted as untested."""
     pinned, old = project.ROOT / "constraints.txt", folder / "oldest.txt"
     old.write_text(environments.oldest(), encoding="utf-8")
-    is_first = True
+    here: list[Attempt] = []
     for name in project.pythons():
         python = environments.find(name, given)
         if python is None:
             found["untested"].append(f"Python {name}: no interpreter on this machine")
             continue
-        for constraints in (pinned, old) if is_first else (pinned,):
-            say(f"Python {name}, {constraints.stem}")
-            place = folder / f"{name}-{constraints.stem}"
-            environment = environments.make(python, place, wheel, constraints, constraints.stem)
-            tried = environments.try_out(environment, each_extra=is_first)
-            if is_first and not tried.fault:
-                bill = DIST / f"openmps-{found['version']}.cdx.json"
-                artifacts.bill_of_materials(environment.python, bill, epoch)
-            found["environments"].append(environments.row(tried))
-            is_first = False
-            shutil.rmtree(place)  # gigabytes
+        if not here:
+            here.append(Attempt(python, old, is_first=False))
+        here.append(Attempt(python, pinned, is_first=len(here) == 1))
+    return here
+
+
+def tried(attempt: Attempt, wheel: Path, folder: Path, epoch: int) -> dict[str, Any]:
+    """The manifest's line of an environment; the first one tries each extra alone, and its packages are the SBOM."""
+    name = f"{environments.version_of(attempt.python)}, {attempt.constraints.stem}"
+    say(f"Python {name}")
+    place = folder / name.replace(", ", "-")
+    environment = environments.make(attempt.python, place, wheel, attempt.constraints, attempt.constraints.stem)
+    result = environments.try_out(environment, each_extra=attempt.is_first)
+    if attempt.is_first and not result.fault:
+        artifacts.bill_of_materials(environment.python, DIST / f"openmps-{project.version()}.cdx.json", epoch)
+    shutil.rmtree(place)  # gigabytes
+    say(f"Python {name}: {'failed' if result.fault else 'well'}")
+    return environments.row(result)
 
 
 def report(manifest: dict[str, Any]) -> int:
