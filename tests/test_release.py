@@ -222,19 +222,22 @@ def test_the_extras_tried_are_those_for_users() -> None:
 class Told(environments.Environment):
     """An environment without an interpreter, which says what it is told."""
 
-    facts: dict[str, object]
+    text: str
 
     def step(self, name: str, *arguments: str) -> str:
-        return json.dumps(self.facts)
+        return self.text
 
 
 def test_an_extra_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
     told = Told(tmp_path, tmp_path, tmp_path, environments.Tried("3.11.1", "constraints"))
     libraries = [{"name": "numpy", "extra": "", "state": "ok"}, {"name": "onnx", "extra": "onnx", "state": "broken"}]
-    told.facts = {"libraries": libraries}
+    told.text = json.dumps({"libraries": libraries})
     told.doctor("doctor")
     with pytest.raises(environments.StepError, match="onnx must be there"):
         told.doctor("doctor", ("onnx",))
+    told.text = ""
+    with pytest.raises(environments.StepError, match="must print JSON, got ''"):
+        told.doctor("doctor")
 
 
 def test_a_fault_is_reported_and_nothing_is_to_be_released(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,11 @@ class Environment:
 
     def doctor(self, name: str, extras: tuple[str, ...] = ()) -> dict[str, Any]:
         """What ``openmps doctor`` says: libraries of the extras must be there, and all devices compute."""
-        facts = json.loads(self.step(name, "-m", "openmps", "doctor", "--json"))
+        told = self.step(name, "-m", "openmps", "doctor", "--json")
+        try:
+            facts = json.loads(told)
+        except ValueError as error:
+            raise StepError(f"{name}: openmps doctor --json must print JSON, got {told[:200]!r}") from error
         states = {each["name"]: each["state"] for each in facts["libraries"] if each["extra"] in ("", *extras)}
         absent = [library for library, state in states.items() if state != "ok"]
         if absent:
