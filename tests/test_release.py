@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import make_release
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -15,7 +16,6 @@ from packaging.specifiers import SpecifierSet
 from releasing import artifacts, environments, project
 
 import openmps
-from helpers import tool
 
 ROOT = project.ROOT
 PROJECT = project.metadata()
@@ -241,13 +241,12 @@ def test_an_extra_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
 
 
 def test_a_fault_is_reported_and_nothing_is_to_be_released(capsys: pytest.CaptureFixture[str]) -> None:
-    release = tool("make_release")
     tried = environments.row(environments.Tried("3.11.1", "constraints", {"install": 2.0}, 1, 2, "2.13", "2.4"))
     files = [{"file": name, "bytes": 1, "sha256": "ff"} for name in ("a.tar.gz", "a.whl", "a.cdx.json")]
     manifest = {"version": "0.2.0", "commit": "c0", "checks": {}, "untested": ["Python 3.14: none"], "artifacts": files}
-    assert release.report({**manifest, "environments": [tried]}) == 0
+    assert make_release.report({**manifest, "environments": [tried]}) == 0
     text = capsys.readouterr().out
     assert "untested: Python 3.14: none" in text and "twine upload dist/a.tar.gz dist/a.whl\n" in text
-    assert release.report({**manifest, "environments": [tried, {**tried, "fault": "README ended with 1"}]}) == 1
+    assert make_release.report({**manifest, "environments": [tried, {**tried, "fault": "README ended with 1"}]}) == 1
     text = capsys.readouterr().out
     assert "README ended with 1" in text and "not to be released" in text and "twine" not in text
