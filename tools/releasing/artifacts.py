@@ -51,7 +51,7 @@ def build(commit: str, epoch: int, folder: Path, root: Path = ROOT) -> list[Path
 
 
 def checks(artifacts: list[Path], root: Path = ROOT) -> dict[str, str]:
-    """What others' tools say of the artifacts, the last line of each; ReleaseError where one finds something."""
+    """Which of others' tools found nothing wrong with the artifacts; ReleaseError where one finds something."""
     wheel = next(path for path in artifacts if path.suffix == ".whl")
     sdist = next(path for path in artifacts if path.name.endswith(".tar.gz"))
     commands = {
@@ -60,7 +60,9 @@ def checks(artifacts: list[Path], root: Path = ROOT) -> dict[str, str]:
         "validate-pyproject": ["-m", "validate_pyproject", str(root / "pyproject.toml")],
         f"pyroma --min {_LEAST_RATING}": ["-m", "pyroma", "--min", _LEAST_RATING, str(sdist)],
     }
-    return {name: _run([sys.executable, *command]).splitlines()[-1] for name, command in commands.items()}
+    for command in commands.values():
+        _run([sys.executable, *command])
+    return dict.fromkeys(commands, "passed")
 
 
 def bill_of_materials(python: Path, path: Path, epoch: int, root: Path = ROOT) -> None:
