@@ -29,6 +29,7 @@ from openmps.cli.onnx import convert, run
 from openmps.cli.options import sentence
 from openmps.cli.padding import explain_padding
 from openmps.cli.prediction import predict
+from openmps.cli.selftest import selftest
 from openmps.cli.streams import printable_streams
 from openmps.cli.training import train
 from openmps.cli.view import view
@@ -51,7 +52,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (train, evaluate, predict, summary, convert, run, export, lint, view, trace, compare, profile):
+for _command in (
+    train,
+    evaluate,
+    predict,
+    summary,
+    convert,
+    run,
+    export,
+    lint,
+    view,
+    trace,
+    compare,
+    profile,
+    selftest,
+):
     app.command()(_command)
 app.add_typer(weights_app)
 app.command("explain-padding")(explain_padding)
