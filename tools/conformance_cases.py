@@ -5,6 +5,7 @@ python tools/conformance_cases.py
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -26,8 +27,10 @@ from openmps.conformance.goldens import FOLDER, RECORDING  # noqa: E402
 def documents() -> dict[Path, str]:
     """Every file, by its place."""
     cases = [*fact_cases(), *question_cases(), *kernel_cases(), *node_cases()]
-    head = {"format": FORMAT, "controls": controls()}
-    found = {CASES_FILE: _document(head, "cases", (_text(each) for each in cases), "[]")}
+    texts = [_text(each) for each in cases]
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    head = {"format": FORMAT, "digest": digest, "controls": controls()}
+    found = {CASES_FILE: _document(head, "cases", texts, "[]")}
     for folder, recording in recordings().items():
         head = {name: value for name, value in recording.items() if name != "answers"}
         answers = (f"{_text(name)}: {_text(each)}" for name, each in recording["answers"].items())

@@ -174,7 +174,6 @@ _STRUCTS: Mapping[type, Any] = {
     ArchivedConvolutionWeights: _weights,
     ArchivedNormalizationParameters: _normalization,
     mps.MPSNNDefaultPadding: lambda given, _: {"padding": int(given.padding_method())},
-    mps.MPSOffset: lambda given, _: {"offset": [given.x, given.y, given.z]},
     mps.MPSImageCoordinate: lambda given, _: {"coordinate": [given.x, given.y, given.channel]},
     mps.MTLRegion: _region,
     mps.MTLSize: lambda given, _: {"size": [given.width, given.height, given.depth]},

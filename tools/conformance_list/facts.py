@@ -25,7 +25,7 @@ PLACES = {
 }
 """Folders of goldens by the system that facts name; the GPU is the same."""
 SOURCE = "kern0x1b/charon, packages/a/apple-backports/facts/MetalPerformanceShaders"
-CONTROLS = ("linear", "relu-quarter", "maximum-3")
+CONTROLS = ("linear", "relu-quarter", "absolute")
 """Facts that are beyond doubt: a recorder must find them, and must see that it changed them."""
 APART = {
     "fresh-image-3": "no kernel answers", "fresh-image-4": "no kernel answers",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -47,14 +46,13 @@ class CaseList(NamedTuple):
     controls: Mapping[str, Mapping[str, Any]]
     """Values that are known beyond doubt, by cases: a recorder must find them, and must see that it changed them."""
     digest: str
-    """SHA-256 of the list, by which recordings say what they answer."""
+    """SHA-256 of the cases, by which recordings say what they answer."""
 
 
 @cache
 def cases() -> CaseList:
     """The list that the package holds."""
-    data = CASES_FILE.read_bytes()
-    document = json.loads(data)
+    document = json.loads(CASES_FILE.read_text(encoding="utf-8"))
     listed = [Case(each["name"], each["family"], each["kind"], each) for each in document["cases"]]
     controls = {each["case"]: each["values"] for each in document["controls"]}
-    return CaseList({each.name: each for each in listed}, controls, hashlib.sha256(data).hexdigest())
+    return CaseList({each.name: each for each in listed}, controls, document["digest"])

@@ -34,7 +34,7 @@ def network_proof(
     kinds: dict[str, tuple[int, set[str]]] = {}
     for node, kernel in graph.kernels.items():
         name = type(node).__name__
-        count, classes = kinds.get(name, (0, {name}))
+        count, classes = kinds.get(name, (0, {name, name.removesuffix("Node")}))
         kinds[name] = (count + 1, classes | {type(kernel).__name__})
     wanted = {each for _, classes in kinds.values() for each in classes}
     cases = [case for case in listed.cases.values() if wanted.intersection(case.classes)]

@@ -85,10 +85,6 @@ def _distribution(_: Maker, given: Given) -> Any:
     return kind.normal_distribution_descriptor(*given["normal"])
 
 
-def _offset(_: Maker, given: Given) -> Any:
-    return names.MPSOffset(*given["offset"])
-
-
 def _coordinate(_: Maker, given: Given) -> Any:
     return names.MPSImageCoordinate(*given["coordinate"])
 
@@ -108,7 +104,6 @@ _FORMS: Mapping[str, Callable[[Maker, Given], Any]] = {
     "padding": Maker.padding,
     "descriptor": Maker.weights,
     "gamma": Maker.normalization,
-    "offset": _offset,
     "coordinate": _coordinate,
     "region": _region,
     "size": lambda _, given: names.MTLSize(*given["size"]),

@@ -1,0 +1,1016 @@
+// Records what Metal Performance Shaders of this Mac answers to the list of cases of openmps.
+//
+//   swift recorder/record.swift [--list cases.json] [--out goldens]
+//
+// Each case runs in a process of its own, for the framework ends a process that misuses it, and how it ended is an
+// answer, too. Written is OUT/<system>-<gpu>/recording.json for each GPU: raw numbers, the machine, the classes that
+// have answered. Before anything is written, controls must have the answers that are known, and planted faults be seen.
+
+import Foundation
+import Metal
+import MetalPerformanceShaders
+
+// --- JSON -------------------------------------------------------------------------------------------------------------
+
+enum JSON: Codable, Sendable, Equatable {
+  case null, bool(Bool), int(Int), double(Double), text(String), list([JSON]), object([String: JSON])
+
+  init(from decoder: Decoder) throws {
+    let one = try decoder.singleValueContainer()
+    if one.decodeNil() { self = .null }
+    else if let value = try? one.decode(Bool.self) { self = .bool(value) }
+    else if let value = try? one.decode(Int.self) { self = .int(value) }
+    else if let value = try? one.decode(Double.self) { self = .double(value) }
+    else if let value = try? one.decode(String.self) { self = .text(value) }
+    else if let value = try? one.decode([JSON].self) { self = .list(value) }
+    else { self = .object(try one.decode([String: JSON].self)) }
+  }
+
+  func encode(to encoder: Encoder) throws {
+    var one = encoder.singleValueContainer()
+    switch self {
+    case .null: try one.encodeNil()
+    case .bool(let value): try one.encode(value)
+    case .int(let value): try one.encode(value)
+    case .double(let value): try one.encode(value)
+    case .text(let value): try one.encode(value)
+    case .list(let value): try one.encode(value)
+    case .object(let value): try one.encode(value)
+    }
+  }
+
+  subscript(_ name: String) -> JSON? {
+    if case .object(let all) = self { return all[name] }
+    return nil
+  }
+
+  var list: [JSON]? { if case .list(let all) = self { return all } else { return nil } }
+  var names: [String: JSON] { if case .object(let all) = self { return all } else { return [:] } }
+  var text: String? { if case .text(let value) = self { return value } else { return nil } }
+  var int: Int? { if case .int(let value) = self { return value } else { return nil } }
+  var number: Double? {
+    switch self {
+    case .int(let value): return Double(value)
+    case .double(let value): return value
+    case .text("nan"): return .nan
+    case .text("inf"): return .infinity
+    case .text("-inf"): return -.infinity
+    default: return nil
+    }
+  }
+  /// As key-value coding takes it.
+  var boxed: NSNumber? {
+    if case .bool(let value) = self { return NSNumber(value: value) }
+    if case .int(let value) = self { return NSNumber(value: value) }
+    return number.map { NSNumber(value: $0) }
+  }
+
+  static func of(_ value: Double) -> JSON {
+    value.isNaN ? .text("nan") : value.isFinite ? .double(value) : .text(value > 0 ? "inf" : "-inf")
+  }
+  static func of(_ shape: [Int], _ numbers: [Float]) -> JSON {
+    .object(["shape": .list(shape.map { .int($0) }), "numbers": .list(numbers.map { .of(Double($0)) })])
+  }
+  static func of(_ whole: [Int]) -> JSON { .list(whole.map { .int($0) }) }
+}
+
+/// A word of the list that this recorder does not know.
+struct Unsupported: Error { let why: String }
+
+func read(_ path: String) throws -> JSON {
+  try JSONDecoder().decode(JSON.self, from: Data(contentsOf: URL(fileURLWithPath: path)))
+}
+
+func write(_ value: JSON, _ path: String) throws {
+  let encoder = JSONEncoder()
+  encoder.outputFormatting = [.sortedKeys]
+  try encoder.encode(value).write(to: URL(fileURLWithPath: path), options: .atomic)
+}
+
+// --- values -----------------------------------------------------------------------------------------------------------
+
+struct Numbers {
+  let shape: [Int], values: [Float]
+
+  init(_ given: JSON, shape known: [Int]? = nil) throws {
+    guard let shape = known ?? given["shape"]?.list?.compactMap(\.int) else { throw Unsupported(why: "an array") }
+    self.shape = shape
+    if let listed = given["numbers"]?.list {
+      values = listed.map { Float($0.number ?? .nan) }
+    } else {
+      guard let seed = given["seed"]?.int, let first = given["first"]?.int, let over = given["over"]?.int else {
+        throw Unsupported(why: "an array")
+      }
+      values = (0..<shape.reduce(1, *)).map { place in
+        let base = (seed + place) % 1013
+        return Float(Double(base * base * base % 1013 + first) / Double(over))
+      }
+    }
+  }
+}
+
+/// The arguments of an initializer by their names.
+struct Arguments {
+  let all: [String: JSON], device: MTLDevice
+
+  func json(_ name: String) throws -> JSON {
+    guard let found = all[name] else { throw Unsupported(why: "an initializer without \(name)") }
+    return found
+  }
+  func int(_ name: String) throws -> Int {
+    guard let found = try json(name).int else { throw Unsupported(why: "a \(name) that is no whole number") }
+    return found
+  }
+  func float(_ name: String) throws -> Float {
+    guard let found = try json(name).number else { throw Unsupported(why: "a \(name) that is no number") }
+    return Float(found)
+  }
+  func flag(_ name: String) throws -> Bool { try json(name) == .bool(true) }
+  func ints(_ name: String, in form: String) throws -> [Int] {
+    guard let found = try json(name)[form]?.list?.compactMap(\.int), found.count == 3 else {
+      throw Unsupported(why: "a \(name) that is no \(form)")
+    }
+    return found
+  }
+  func size(_ name: String) throws -> MTLSize {
+    let found = try ints(name, in: "size")
+    return MTLSize(width: found[0], height: found[1], depth: found[2])
+  }
+  func coordinate(_ name: String) throws -> MPSImageCoordinate {
+    let found = try ints(name, in: "coordinate")
+    return MPSImageCoordinate(x: found[0], y: found[1], channel: found[2])
+  }
+  func weights(_ name: String = "weights") throws -> Weights { try Weights(try json(name), device) }
+  func neuron(_ name: String = "neuronDescriptor") throws -> MPSNNNeuronDescriptor { try neuronOf(try json(name)) }
+}
+
+func neuronOf(_ given: JSON) throws -> MPSNNNeuronDescriptor {
+  let arguments = given["arguments"] ?? .null
+  let code = arguments["type"]?.int ?? 0
+  guard let type = MPSCNNNeuronType(rawValue: numericCast(code)) else { throw Unsupported(why: "neuron \(code)") }
+  if let data = arguments["data"] {
+    let values = try Numbers(data).values
+    return MPSNNNeuronDescriptor.cnnNeuronPReLUDescriptor(
+      with: values.withUnsafeBytes { Data($0) }, noCopy: false)
+  }
+  let numbers = ["a", "b", "c"].map { Float(arguments[$0]?.number ?? 0) }
+  return MPSNNNeuronDescriptor.cnnNeuronDescriptor(with: type, a: numbers[0], b: numbers[1], c: numbers[2])
+}
+
+func paddingOf(_ given: JSON) throws -> MPSNNDefaultPadding {
+  switch given["padding"] {
+  case .int(let method): return MPSNNDefaultPadding(method: MPSNNPaddingMethod(rawValue: numericCast(method)))
+  case .text("paddingForTensorflowAveragePooling"): return MPSNNDefaultPadding.forTensorflowAveragePooling()
+  case .text("paddingForTensorflowAveragePoolingValidOnly"):
+    return MPSNNDefaultPadding.forTensorflowAveragePoolingValidOnly()
+  default: throw Unsupported(why: "a padding policy")
+  }
+}
+
+func regionOf(_ given: JSON) throws -> MTLRegion {
+  guard let numbers = given["region"]?.list?.compactMap(\.int), numbers.count == 6 else {
+    throw Unsupported(why: "a region")
+  }
+  return MTLRegion(
+    origin: MTLOrigin(x: numbers[0], y: numbers[1], z: numbers[2]),
+    size: MTLSize(width: numbers[3], height: numbers[4], depth: numbers[5]))
+}
+
+// --- data sources -----------------------------------------------------------------------------------------------------
+
+/// Memory that lives as long as the process.
+func kept(_ values: [Float]) -> UnsafeMutablePointer<Float> {
+  let memory = UnsafeMutablePointer<Float>.allocate(capacity: max(values.count, 1))
+  memory.initialize(from: values, count: values.count)
+  return memory
+}
+
+final class Weights: NSObject, MPSCNNConvolutionDataSource {
+  private let made: MPSCNNConvolutionDescriptor
+  private let numbers: UnsafeMutablePointer<Float>, biases: UnsafeMutablePointer<Float>?
+
+  init(_ given: JSON, _ device: MTLDevice) throws {
+    guard let descriptor = given["descriptor"], let weights = given["weights"] else {
+      throw Unsupported(why: "weights of one bit")
+    }
+    let arguments = Arguments(all: descriptor["arguments"]?.names ?? [:], device: device)
+    let sizes = try ["kernelWidth", "kernelHeight", "inputFeatureChannels", "outputFeatureChannels"].map(arguments.int)
+    switch descriptor["class"]?.text {
+    case "MPSCNNConvolutionDescriptor":
+      made = MPSCNNConvolutionDescriptor(
+        kernelWidth: sizes[0], kernelHeight: sizes[1], inputFeatureChannels: sizes[2], outputFeatureChannels: sizes[3])
+    case "MPSCNNDepthWiseConvolutionDescriptor":
+      made = MPSCNNDepthWiseConvolutionDescriptor(
+        kernelWidth: sizes[0], kernelHeight: sizes[1], inputFeatureChannels: sizes[2], outputFeatureChannels: sizes[3])
+    case "MPSCNNSubPixelConvolutionDescriptor":
+      made = MPSCNNSubPixelConvolutionDescriptor(
+        kernelWidth: sizes[0], kernelHeight: sizes[1], inputFeatureChannels: sizes[2], outputFeatureChannels: sizes[3])
+    default: throw Unsupported(why: "a convolution descriptor")
+    }
+    for (name, value) in descriptor["properties"]?.names ?? [:] { try set(made, name, value) }
+    numbers = kept(try Numbers(weights).values)
+    biases = try given["biases"].map { kept(try Numbers($0).values) }
+  }
+
+  func dataType() -> MPSDataType { .float32 }
+  func descriptor() -> MPSCNNConvolutionDescriptor { made }
+  func weights() -> UnsafeMutableRawPointer { UnsafeMutableRawPointer(numbers) }
+  func biasTerms() -> UnsafeMutablePointer<Float>? { biases }
+  func load() -> Bool { true }
+  func purge() {}
+  func label() -> String? { nil }
+  func copy(with zone: NSZone? = nil) -> Any { self }
+}
+
+class Rows: NSObject {
+  let rows: [String: UnsafeMutablePointer<Float>], channels: Int, small: Float, groups: Int
+
+  init(_ given: JSON) throws {
+    var found: [String: UnsafeMutablePointer<Float>] = [:]
+    for name in ["gamma", "beta", "mean", "variance"] {
+      if let row = given[name] { found[name] = kept(try Numbers(row).values) }
+    }
+    (rows, channels) = (found, try Numbers(given["gamma"] ?? .null).values.count)
+    small = Float(given["epsilon"]?.number ?? 0)
+    groups = given["groups"]?.int ?? 1
+  }
+
+  required init?(coder: NSCoder) { return nil }
+  class var supportsSecureCoding: Bool { true }
+  func encode(with coder: NSCoder) {}
+  func gamma() -> UnsafeMutablePointer<Float>? { rows["gamma"] }
+  func beta() -> UnsafeMutablePointer<Float>? { rows["beta"] }
+  @objc(epsilon) func epsilon() -> Float { small }
+  @objc(load) func load() -> Bool { true }
+  @objc(purge) func purge() {}
+  func label() -> String? { nil }
+  func copy(with zone: NSZone? = nil) -> Any { self }
+}
+
+final class BatchRows: Rows, MPSCNNBatchNormalizationDataSource {
+  func numberOfFeatureChannels() -> Int { channels }
+  func mean() -> UnsafeMutablePointer<Float>? { rows["mean"] }
+  func variance() -> UnsafeMutablePointer<Float>? { rows["variance"] }
+}
+
+final class GroupRows: Rows, MPSCNNInstanceNormalizationDataSource, MPSCNNGroupNormalizationDataSource {
+  var numberOfFeatureChannels: Int { channels }
+  var numberOfGroups: Int {
+    get { groups }
+    set {}
+  }
+}
+
+// --- objects ----------------------------------------------------------------------------------------------------------
+
+/// A kernel of a class by its arguments.
+func kernelOf(_ name: String, _ a: Arguments) throws -> MPSKernel {
+  if let found = try plain(name, a.device) ?? windowed(name, a) ?? layered(name, a) ?? neuron(name, a)
+    ?? resampling(name, a)
+  {
+    return found
+  }
+  throw Unsupported(why: "the class \(name)")
+}
+
+/// Kernels of a device alone.
+func plain(_ name: String, _ device: MTLDevice) -> MPSKernel? {
+  switch name {
+  case "MPSCNNSoftMax": return MPSCNNSoftMax(device: device)
+  case "MPSCNNLogSoftMax": return MPSCNNLogSoftMax(device: device)
+  case "MPSCNNSoftMaxGradient": return MPSCNNSoftMaxGradient(device: device)
+  case "MPSCNNLogSoftMaxGradient": return MPSCNNLogSoftMaxGradient(device: device)
+  case "MPSCNNAdd": return MPSCNNAdd(device: device)
+  case "MPSCNNSubtract": return MPSCNNSubtract(device: device)
+  case "MPSCNNMultiply": return MPSCNNMultiply(device: device)
+  case "MPSCNNDivide": return MPSCNNDivide(device: device)
+  case "MPSNNCompare": return MPSNNCompare(device: device)
+  case "MPSNNReshape": return MPSNNReshape(device: device)
+  case "MPSNNReshapeGradient": return MPSNNReshapeGradient(device: device)
+  case "MPSNNSlice": return MPSNNSlice(device: device)
+  case "MPSNNGridSample": return MPSNNGridSample(device: device)
+  case "MPSNNInitialGradient": return MPSNNInitialGradient(device: device)
+  case "MPSNNReduceRowMin": return MPSNNReduceRowMin(device: device)
+  case "MPSNNReduceRowMax": return MPSNNReduceRowMax(device: device)
+  case "MPSNNReduceRowMean": return MPSNNReduceRowMean(device: device)
+  case "MPSNNReduceRowSum": return MPSNNReduceRowSum(device: device)
+  case "MPSNNReduceColumnMin": return MPSNNReduceColumnMin(device: device)
+  case "MPSNNReduceColumnMax": return MPSNNReduceColumnMax(device: device)
+  case "MPSNNReduceColumnMean": return MPSNNReduceColumnMean(device: device)
+  case "MPSNNReduceColumnSum": return MPSNNReduceColumnSum(device: device)
+  case "MPSNNReduceFeatureChannelsMin": return MPSNNReduceFeatureChannelsMin(device: device)
+  case "MPSNNReduceFeatureChannelsMax": return MPSNNReduceFeatureChannelsMax(device: device)
+  case "MPSNNReduceFeatureChannelsMean": return MPSNNReduceFeatureChannelsMean(device: device)
+  case "MPSNNReduceFeatureChannelsSum": return MPSNNReduceFeatureChannelsSum(device: device)
+  case "MPSNNReduceFeatureChannelsArgumentMin": return MPSNNReduceFeatureChannelsArgumentMin(device: device)
+  case "MPSNNReduceFeatureChannelsArgumentMax": return MPSNNReduceFeatureChannelsArgumentMax(device: device)
+  case "MPSNNReduceFeatureChannelsAndWeightsMean": return MPSNNReduceFeatureChannelsAndWeightsMean(device: device)
+  case "MPSCNNInstanceNormalizationGradient": return MPSCNNInstanceNormalizationGradient(device: device)
+  case "MPSCNNGroupNormalizationGradient": return MPSCNNGroupNormalizationGradient(device: device)
+  default: return nil
+  }
+}
+
+/// Kernels with a window.
+func windowed(_ name: String, _ a: Arguments) throws -> MPSKernel? {
+  func size() throws -> (Int, Int) { (try a.int("kernelWidth"), try a.int("kernelHeight")) }
+  func stride() throws -> (Int, Int) {
+    a.all["strideInPixelsX"] == nil ? (1, 1) : (try a.int("strideInPixelsX"), try a.int("strideInPixelsY"))
+  }
+  func pooling<Kernel: MPSKernel>(_ make: (MTLDevice, Int, Int, Int, Int) -> Kernel) throws -> Kernel {
+    let ((width, height), (x, y)) = (try size(), try stride())
+    return make(a.device, width, height, x, y)
+  }
+  func dilation() throws -> (Int, Int) { (try a.int("dilationRateX"), try a.int("dilationRateY")) }
+  switch name {
+  case "MPSCNNPoolingMax":
+    return try pooling(MPSCNNPoolingMax.init(device:kernelWidth:kernelHeight:strideInPixelsX:strideInPixelsY:))
+  case "MPSCNNPoolingAverage":
+    return try pooling(MPSCNNPoolingAverage.init(device:kernelWidth:kernelHeight:strideInPixelsX:strideInPixelsY:))
+  case "MPSCNNPoolingL2Norm":
+    return try pooling(MPSCNNPoolingL2Norm.init(device:kernelWidth:kernelHeight:strideInPixelsX:strideInPixelsY:))
+  case "MPSCNNPoolingMaxGradient":
+    return try pooling(MPSCNNPoolingMaxGradient.init(device:kernelWidth:kernelHeight:strideInPixelsX:strideInPixelsY:))
+  case "MPSCNNPoolingAverageGradient":
+    return try pooling(
+      MPSCNNPoolingAverageGradient.init(device:kernelWidth:kernelHeight:strideInPixelsX:strideInPixelsY:))
+  case "MPSCNNPoolingL2NormGradient":
+    return try pooling(
+      MPSCNNPoolingL2NormGradient.init(device:kernelWidth:kernelHeight:strideInPixelsX:strideInPixelsY:))
+  case "MPSCNNDilatedPoolingMax":
+    let ((width, height), (x, y), (dx, dy)) = (try size(), try stride(), try dilation())
+    return MPSCNNDilatedPoolingMax(
+      device: a.device, kernelWidth: width, kernelHeight: height, dilationRateX: dx, dilationRateY: dy,
+      strideInPixelsX: x, strideInPixelsY: y)
+  case "MPSCNNDilatedPoolingMaxGradient":
+    let ((width, height), (x, y), (dx, dy)) = (try size(), try stride(), try dilation())
+    return MPSCNNDilatedPoolingMaxGradient(
+      device: a.device, kernelWidth: width, kernelHeight: height, dilationRateX: dx, dilationRateY: dy,
+      strideInPixelsX: x, strideInPixelsY: y)
+  case "MPSCNNSpatialNormalization":
+    return MPSCNNSpatialNormalization(device: a.device, kernelWidth: try size().0, kernelHeight: try size().1)
+  case "MPSCNNSpatialNormalizationGradient":
+    return MPSCNNSpatialNormalizationGradient(device: a.device, kernelWidth: try size().0, kernelHeight: try size().1)
+  case "MPSCNNLocalContrastNormalization":
+    return MPSCNNLocalContrastNormalization(device: a.device, kernelWidth: try size().0, kernelHeight: try size().1)
+  case "MPSCNNLocalContrastNormalizationGradient":
+    return MPSCNNLocalContrastNormalizationGradient(
+      device: a.device, kernelWidth: try size().0, kernelHeight: try size().1)
+  case "MPSCNNCrossChannelNormalization":
+    return MPSCNNCrossChannelNormalization(device: a.device, kernelSize: try a.int("kernelSize"))
+  case "MPSCNNCrossChannelNormalizationGradient":
+    return MPSCNNCrossChannelNormalizationGradient(device: a.device, kernelSize: try a.int("kernelSize"))
+  default: return nil
+  }
+}
+
+/// Kernels with a data source, and the rest that take numbers.
+func layered(_ name: String, _ a: Arguments) throws -> MPSKernel? {
+  switch name {
+  case "MPSCNNConvolution": return MPSCNNConvolution(device: a.device, weights: try a.weights())
+  case "MPSCNNConvolutionGradient": return MPSCNNConvolutionGradient(device: a.device, weights: try a.weights())
+  case "MPSCNNFullyConnected": return MPSCNNFullyConnected(device: a.device, weights: try a.weights())
+  case "MPSCNNFullyConnectedGradient": return MPSCNNFullyConnectedGradient(device: a.device, weights: try a.weights())
+  case "MPSCNNConvolutionTranspose": return MPSCNNConvolutionTranspose(device: a.device, weights: try a.weights())
+  case "MPSCNNConvolutionTransposeGradient":
+    return MPSCNNConvolutionTransposeGradient(device: a.device, weights: try a.weights())
+  case "MPSCNNBatchNormalization":
+    let rows = try BatchRows(try a.json("dataSource"))
+    let fused = a.all["fusedNeuronDescriptor"] == nil ? nil : try a.neuron("fusedNeuronDescriptor")
+    return MPSCNNBatchNormalization(device: a.device, dataSource: rows, fusedNeuronDescriptor: fused)
+  case "MPSCNNInstanceNormalization":
+    return MPSCNNInstanceNormalization(device: a.device, dataSource: try GroupRows(try a.json("dataSource")))
+  case "MPSCNNGroupNormalization":
+    return MPSCNNGroupNormalization(device: a.device, dataSource: try GroupRows(try a.json("dataSource")))
+  case "MPSCNNDropout":
+    return MPSCNNDropout(
+      device: a.device, keepProbability: try a.float("keepProbability"), seed: try a.int("seed"),
+      maskStrideInPixels: try a.size("maskStrideInPixels"))
+  case "MPSCNNDropoutGradient":
+    return MPSCNNDropoutGradient(
+      device: a.device, keepProbability: try a.float("keepProbability"), seed: try a.int("seed"),
+      maskStrideInPixels: try a.size("maskStrideInPixels"))
+  case "MPSCNNAddGradient":
+    return MPSCNNAddGradient(device: a.device, isSecondarySourceFilter: try a.flag("isSecondarySourceFilter"))
+  case "MPSCNNSubtractGradient":
+    return MPSCNNSubtractGradient(device: a.device, isSecondarySourceFilter: try a.flag("isSecondarySourceFilter"))
+  case "MPSCNNMultiplyGradient":
+    return MPSCNNMultiplyGradient(device: a.device, isSecondarySourceFilter: try a.flag("isSecondarySourceFilter"))
+  case "MPSNNReduceFeatureChannelsAndWeightsSum":
+    let name = "doWeightedSumByNonZeroWeights"
+    return MPSNNReduceFeatureChannelsAndWeightsSum(
+      device: a.device, doWeightedSumByNonZeroWeights: a.all[name] == nil ? false : try a.flag(name))
+  case "MPSNNPad":
+    let fill = try a.all["fillValueArray"].map { try Numbers($0).values }
+    return MPSNNPad(
+      device: a.device, paddingSizeBefore: try a.coordinate("paddingSizeBefore"),
+      paddingSizeAfter: try a.coordinate("paddingSizeAfter"), fillValueArray: fill?.withUnsafeBytes { Data($0) })
+  case "MPSNNPadGradient": return MPSNNPadGradient(device: a.device)
+  case "MPSNNGramMatrixCalculation":
+    return MPSNNGramMatrixCalculation(device: a.device, alpha: try a.float("alpha"))
+  case "MPSNNGramMatrixCalculationGradient":
+    return MPSNNGramMatrixCalculationGradient(device: a.device, alpha: try a.float("alpha"))
+  default: return nil
+  }
+}
+
+/// Neurons, by a descriptor or by their classes.
+func neuron(_ name: String, _ a: Arguments) throws -> MPSKernel? {
+  let device = a.device
+  switch name {
+  case "MPSCNNNeuron": return MPSCNNNeuron(device: device, neuronDescriptor: try a.neuron())
+  case "MPSCNNNeuronGradient": return MPSCNNNeuronGradient(device: device, neuronDescriptor: try a.neuron())
+  case "MPSCNNNeuronAbsolute": return MPSCNNNeuronAbsolute(device: device)
+  case "MPSCNNNeuronSigmoid": return MPSCNNNeuronSigmoid(device: device)
+  case "MPSCNNNeuronSoftSign": return MPSCNNNeuronSoftSign(device: device)
+  case "MPSCNNNeuronReLU": return MPSCNNNeuronReLU(device: device, a: try a.float("a"))
+  case "MPSCNNNeuronELU": return MPSCNNNeuronELU(device: device, a: try a.float("a"))
+  case "MPSCNNNeuronLinear": return MPSCNNNeuronLinear(device: device, a: try a.float("a"), b: try a.float("b"))
+  case "MPSCNNNeuronHardSigmoid":
+    return MPSCNNNeuronHardSigmoid(device: device, a: try a.float("a"), b: try a.float("b"))
+  case "MPSCNNNeuronTanH": return MPSCNNNeuronTanH(device: device, a: try a.float("a"), b: try a.float("b"))
+  case "MPSCNNNeuronSoftPlus": return MPSCNNNeuronSoftPlus(device: device, a: try a.float("a"), b: try a.float("b"))
+  case "MPSCNNNeuronReLUN": return MPSCNNNeuronReLUN(device: device, a: try a.float("a"), b: try a.float("b"))
+  case "MPSCNNNeuronPower":
+    return MPSCNNNeuronPower(device: device, a: try a.float("a"), b: try a.float("b"), c: try a.float("c"))
+  case "MPSCNNNeuronExponential":
+    return MPSCNNNeuronExponential(device: device, a: try a.float("a"), b: try a.float("b"), c: try a.float("c"))
+  case "MPSCNNNeuronLogarithm":
+    return MPSCNNNeuronLogarithm(device: device, a: try a.float("a"), b: try a.float("b"), c: try a.float("c"))
+  case "MPSCNNNeuronPReLU":
+    let values = try Numbers(try a.json("a")).values
+    return MPSCNNNeuronPReLU(device: device, a: kept(values), count: values.count)
+  default: return nil
+  }
+}
+
+func resampling(_ name: String, _ a: Arguments) throws -> MPSKernel? {
+  func factors() throws -> (Int, Int) { (try a.int("integerScaleFactorX"), try a.int("integerScaleFactorY")) }
+  func corners() throws -> Bool { a.all["alignCorners"] == nil ? false : try a.flag("alignCorners") }
+  switch name {
+  case "MPSCNNUpsamplingNearest":
+    let (x, y) = try factors()
+    return MPSCNNUpsamplingNearest(device: a.device, integerScaleFactorX: x, integerScaleFactorY: y)
+  case "MPSCNNUpsamplingNearestGradient":
+    let (x, y) = try factors()
+    return MPSCNNUpsamplingNearestGradient(device: a.device, integerScaleFactorX: x, integerScaleFactorY: y)
+  case "MPSCNNUpsamplingBilinear":
+    let (x, y) = try factors()
+    return MPSCNNUpsamplingBilinear(
+      device: a.device, integerScaleFactorX: x, integerScaleFactorY: y, alignCorners: try corners())
+  case "MPSCNNUpsamplingBilinearGradient":
+    let (x, y) = try factors()
+    return MPSCNNUpsamplingBilinearGradient(device: a.device, integerScaleFactorX: x, integerScaleFactorY: y)
+  case "MPSNNResizeBilinear":
+    return MPSNNResizeBilinear(
+      device: a.device, resizeWidth: try a.int("resizeWidth"), resizeHeight: try a.int("resizeHeight"),
+      alignCorners: try corners())
+  default: return nil
+  }
+}
+
+/// Set a property: structs and policies where the class has them, numbers by their name.
+func set(_ thing: NSObject, _ name: String, _ value: JSON) throws {
+  switch (thing, name) {
+  case (let kernel as MPSCNNKernel, "padding"): kernel.padding = try paddingOf(value)
+  case (let kernel as MPSCNNBinaryKernel, "padding"): kernel.padding = try paddingOf(value)
+  case (let kernel as MPSCNNKernel, "clipRect"): kernel.clipRect = try regionOf(value)
+  case (let kernel as MPSNNReduceUnary, "clipRectSource"): kernel.clipRectSource = try regionOf(value)
+  case (let kernel as MPSNNReduceBinary, "primarySourceClipRect"): kernel.primarySourceClipRect = try regionOf(value)
+  case (let kernel as MPSNNReduceBinary, "secondarySourceClipRect"):
+    kernel.secondarySourceClipRect = try regionOf(value)
+  default:
+    guard let number = value.boxed else { throw Unsupported(why: "the property \(name)") }
+    thing.setValue(number, forKey: name)
+  }
+}
+
+func object(_ given: JSON, _ device: MTLDevice) throws -> MPSKernel {
+  guard let name = given["class"]?.text else { throw Unsupported(why: "an object without a class") }
+  let made = try kernelOf(name, Arguments(all: given["arguments"]?.names ?? [:], device: device))
+  for (name, value) in given["properties"]?.names ?? [:] { try set(made, name, value) }
+  return made
+}
+
+/// What a property shows.
+func shown(_ thing: NSObject, _ name: String) throws -> JSON {
+  switch (thing, name) {
+  case (let kernel as MPSCNNKernel, "offset"): return .of([kernel.offset.x, kernel.offset.y, kernel.offset.z])
+  case (let kernel as MPSCNNKernel, "padding"): return .int(Int(kernel.padding.paddingMethod().rawValue))
+  default:
+    guard let number = thing.value(forKey: name) as? NSNumber else { throw Unsupported(why: "the property \(name)") }
+    return .of(number.doubleValue)
+  }
+}
+
+// --- images -----------------------------------------------------------------------------------------------------------
+
+let layout = MPSDataLayout.HeightxWidthxFeatureChannels
+
+func empty(_ device: MTLDevice, _ width: Int, _ height: Int, _ channels: Int) -> MPSImage {
+  let form = MPSImageDescriptor(
+    channelFormat: .float32, width: width, height: height, featureChannels: channels)
+  return MPSImage(device: device, imageDescriptor: form)
+}
+
+/// A Float32 image of [height, width, channels].
+func image(_ given: JSON, _ device: MTLDevice, shape: [Int]? = nil) throws -> MPSImage {
+  if let form = given["format"]?.int, form != Int(MPSImageFeatureChannelFormat.float32.rawValue) {
+    throw Unsupported(why: "a source of another format")
+  }
+  let numbers = try Numbers(given, shape: shape)
+  guard numbers.shape.count == 3 else { throw Unsupported(why: "an image of \(numbers.shape.count) axes") }
+  let made = empty(device, numbers.shape[1], numbers.shape[0], numbers.shape[2])
+  numbers.values.withUnsafeBytes { made.writeBytes($0.baseAddress!, dataLayout: layout, imageIndex: 0) }
+  return made
+}
+
+/// Half precision bits as a number.
+func widened(_ bits: UInt16) -> Float {
+  let (sign, exponent, fraction) = (bits >> 15, Int(bits >> 10 & 31), Float(bits & 1023))
+  let size: Float
+  if exponent == 31 { size = fraction == 0 ? .infinity : .nan }
+  else if exponent == 0 { size = fraction * Float(sign: .plus, exponent: -24, significand: 1) }
+  else { size = (1 + fraction / 1024) * Float(sign: .plus, exponent: exponent - 15, significand: 1) }
+  return sign == 1 ? -size : size
+}
+
+func pixels(_ image: MPSImage) throws -> JSON {
+  let shape = [image.height, image.width, image.featureChannels], count = shape.reduce(1, *)
+  switch image.featureChannelFormat {
+  case .float32:
+    var found = [Float](repeating: .nan, count: count)
+    found.withUnsafeMutableBytes { image.readBytes($0.baseAddress!, dataLayout: layout, imageIndex: 0) }
+    return .of(shape, found)
+  case .float16:
+    var found = [UInt16](repeating: 0xffff, count: count)
+    found.withUnsafeMutableBytes { image.readBytes($0.baseAddress!, dataLayout: layout, imageIndex: 0) }
+    return .of(shape, found.map(widened))
+  default: throw Unsupported(why: "a result of another format")
+  }
+}
+
+// --- one case ---------------------------------------------------------------------------------------------------------
+
+/// What was encoded, and what is to be read of it when it is done.
+struct Encoded {
+  var result: MPSImage, state: MPSState?
+  var gradients: [MPSImage] = [], kernels: [MPSKernel] = []
+}
+
+func finish(_ commandBuffer: MTLCommandBuffer) throws {
+  commandBuffer.commit()
+  commandBuffer.waitUntilCompleted()
+  if let error = commandBuffer.error { throw error }
+}
+
+func forward(_ kernel: MPSKernel, _ given: JSON, _ sources: [MPSImage], _ commandBuffer: MTLCommandBuffer) throws
+  -> Encoded
+{
+  let wantsState = given["gradients"] != nil
+  let size = given["destination"]?.list?.compactMap(\.int)
+  let target = size.map { empty(commandBuffer.device, $0[0], $0[1], $0[2]) }
+  var state: MPSState?
+  switch (kernel, sources.count) {
+  case (let kernel as MPSCNNKernel, 1):
+    kernel.destinationImageAllocator = MPSImage.defaultAllocator()
+    if let target = target, wantsState {
+      state = kernel.resultState(sourceImage: sources[0], sourceStates: nil, destinationImage: target)
+      guard let made = state else { throw Unsupported(why: "a kernel without a state") }
+      kernel.encode(
+        commandBuffer: commandBuffer, sourceImage: sources[0], destinationState: made, destinationImage: target)
+      return Encoded(result: target, state: made)
+    }
+    if let target = target {
+      kernel.encode(commandBuffer: commandBuffer, sourceImage: sources[0], destinationImage: target)
+      return Encoded(result: target, state: nil)
+    }
+    guard wantsState else {
+      return Encoded(result: kernel.encode(commandBuffer: commandBuffer, sourceImage: sources[0]), state: nil)
+    }
+    let result = kernel.encode(
+      commandBuffer: commandBuffer, sourceImage: sources[0], destinationState: &state,
+      destinationStateIsTemporary: false)
+    return Encoded(result: result, state: state)
+  case (let kernel as MPSCNNBinaryKernel, 2):
+    kernel.destinationImageAllocator = MPSImage.defaultAllocator()
+    guard target == nil else { throw Unsupported(why: "a destination of two sources") }
+    guard wantsState else {
+      let result = kernel.encode(commandBuffer: commandBuffer, primaryImage: sources[0], secondaryImage: sources[1])
+      return Encoded(result: result, state: nil)
+    }
+    let result = kernel.encode(
+      commandBuffer: commandBuffer, primaryImage: sources[0], secondaryImage: sources[1], destinationState: &state,
+      destinationStateIsTemporary: false)
+    return Encoded(result: result, state: state)
+  default: throw Unsupported(why: "\(type(of: kernel)) of \(sources.count) sources")
+  }
+}
+
+func kernelAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) throws -> JSON {
+  if given["labels"] != nil { throw Unsupported(why: "labels") }
+  let kernel = try object(given["kernel"] ?? .null, device)
+  let sources = try (given["sources"]?.list ?? []).map { try image($0, device) }
+  guard let commandBuffer = queue.makeCommandBuffer() else { throw Unsupported(why: "no command buffer") }
+  var done = try forward(kernel, given, sources, commandBuffer)
+  done.kernels = [kernel]
+  for each in given["gradients"]?.list ?? [] {
+    guard let back = try object(each["kernel"] ?? .null, device) as? MPSCNNGradientKernel else {
+      throw Unsupported(why: "a gradient kernel")
+    }
+    guard let state = done.state as? MPSNNGradientState else { throw Unsupported(why: "a kernel without a state") }
+    back.destinationImageAllocator = MPSImage.defaultAllocator()
+    let shape = [done.result.height, done.result.width, done.result.featureChannels]
+    let incoming = try image(each["incoming"] ?? .null, device, shape: shape)
+    let secondary = each["secondary"]?.int.map { sources[$0] } ?? done.result
+    done.kernels.append(back)
+    done.gradients.append(
+      back.encode(
+        commandBuffer: commandBuffer, sourceGradient: incoming, sourceImage: secondary, gradientState: state))
+  }
+  for each in [done.result] + done.gradients { each.synchronize(on: commandBuffer) }
+  done.state?.synchronize(on: commandBuffer)
+  try finish(commandBuffer)
+  var values = try Dictionary(uniqueKeysWithValues: names(given["read"]).map { ($0, try value($0, done)) })
+  for name in names(given["shows"]) { values[name] = try shown(kernel, name) }
+  return answer(values, done.kernels)
+}
+
+func names(_ given: JSON?) -> [String] { given?.list?.compactMap(\.text) ?? [] }
+
+func answer(_ values: [String: JSON], _ things: [NSObject]) -> JSON {
+  .object(["values": .object(values), "classes": .list(things.map { .text(String(describing: type(of: $0))) })])
+}
+
+func value(_ name: String, _ done: Encoded) throws -> JSON {
+  let result = done.result
+  switch name {
+  case "result": return try pixels(result)
+  case "gradients": return .list(try done.gradients.map(pixels))
+  case "size": return .of([result.width, result.height, result.featureChannels])
+  case "pixelFormat": return .int(Int(result.pixelFormat.rawValue))
+  case "gradientForWeights": return try floats((done.state as? MPSCNNConvolutionGradientState)?.gradientForWeights)
+  case "gradientForBiases": return try floats((done.state as? MPSCNNConvolutionGradientState)?.gradientForBiases)
+  case "gradientForGamma":
+    if let state = done.state as? MPSCNNGroupNormalizationGradientState { return try floats(state.gradientForGamma) }
+    return try floats((done.state as? MPSCNNInstanceNormalizationGradientState)?.gradientForGamma)
+  case "gradientForBeta":
+    if let state = done.state as? MPSCNNGroupNormalizationGradientState { return try floats(state.gradientForBeta) }
+    return try floats((done.state as? MPSCNNInstanceNormalizationGradientState)?.gradientForBeta)
+  default: throw Unsupported(why: "to read \(name)")
+  }
+}
+
+func floats(_ buffer: MTLBuffer?) throws -> JSON {
+  guard let buffer = buffer else { throw Unsupported(why: "a state without that buffer") }
+  let count = buffer.length / MemoryLayout<Float>.stride
+  let start = buffer.contents().bindMemory(to: Float.self, capacity: count)
+  return .of([count], Array(UnsafeBufferPointer(start: start, count: count)))
+}
+
+func randomAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) throws -> JSON {
+  let arguments = Arguments(all: given["kernel"]?["arguments"]?.names ?? [:], device: device)
+  guard let kind = MPSDataType(rawValue: numericCast(try arguments.int("destinationDataType"))),
+    let size = given["matrix"]?.list?.compactMap(\.int)
+  else { throw Unsupported(why: "a type of numbers") }
+  var distribution = MPSMatrixRandomDistributionDescriptor.default()
+  if let asked = arguments.all["distributionDescriptor"] {
+    guard let bounds = asked["uniform"]?.list?.compactMap(\.number).map(Float.init) else {
+      throw Unsupported(why: "a distribution")
+    }
+    distribution = .uniformDistributionDescriptor(withMinimum: bounds[0], maximum: bounds[1])
+  }
+  let kernel = MPSMatrixRandomPhilox(
+    device: device, destinationDataType: kind, seed: try arguments.int("seed"), distributionDescriptor: distribution)
+  let rowBytes = MPSMatrixDescriptor.rowBytes(fromColumns: size[1], dataType: kind)
+  let form = MPSMatrixDescriptor(rows: size[0], columns: size[1], rowBytes: rowBytes, dataType: kind)
+  let matrix = MPSMatrix(device: device, descriptor: form)
+  guard let commandBuffer = queue.makeCommandBuffer() else { throw Unsupported(why: "no command buffer") }
+  kernel.encode(commandBuffer: commandBuffer, destinationMatrix: matrix)
+  matrix.synchronize(on: commandBuffer)
+  try finish(commandBuffer)
+  var numbers: [JSON] = []
+  for row in 0..<size[0] {
+    let start = matrix.data.contents() + row * matrix.rowBytes
+    for column in 0..<size[1] {
+      let place = start + column * 4
+      numbers.append(
+        kind == .uInt32
+          ? .double(Double(place.load(as: UInt32.self))) : .of(Double(place.load(as: Float.self))))
+    }
+  }
+  return answer(["matrix": .object(["shape": .of(size), "numbers": .list(numbers)])], [kernel])
+}
+
+func spacingAnswer(_ given: JSON) throws -> JSON {
+  guard let kind = given["dataType"]?.int.flatMap({ MPSDataType(rawValue: numericCast($0)) }),
+    let columns = given["columns"]?.list?.compactMap(\.int)
+  else { throw Unsupported(why: "a type of numbers") }
+  return answer(
+    ["rowBytes": .of(columns.map { MPSMatrixDescriptor.rowBytes(fromColumns: $0, dataType: kind) })], [])
+}
+
+func objectAnswer(_ given: JSON, _ device: MTLDevice) throws -> JSON {
+  let made = try object(given["object"] ?? .null, device)
+  let values = try names(given["shows"]).map { ($0, try shown(made, $0)) }
+  return answer(Dictionary(uniqueKeysWithValues: values), [made])
+}
+
+// --- graphs -----------------------------------------------------------------------------------------------------------
+
+final class Handle: NSObject, MPSHandle {
+  let place: Int
+  init(_ place: Int) { self.place = place }
+  required init?(coder: NSCoder) { return nil }
+  static var supportsSecureCoding: Bool { true }
+  func encode(with coder: NSCoder) {}
+  func label() -> String? { "source \(place)" }
+}
+
+/// A filter node by its class and the images that it reads.
+func node(_ name: String, _ a: Arguments, _ read: (JSON) throws -> MPSNNImageNode) throws -> MPSNNFilterNode {
+  func pair() throws -> (MPSNNImageNode, MPSNNImageNode) {
+    (try read(try a.json("leftSource")), try read(try a.json("rightSource")))
+  }
+  func one() throws -> MPSNNImageNode { try read(try a.json("source")) }
+  switch name {
+  case "MPSNNAdditionNode":
+    let (left, right) = try pair()
+    return MPSNNAdditionNode(leftSource: left, rightSource: right)
+  case "MPSNNSubtractionNode":
+    let (left, right) = try pair()
+    return MPSNNSubtractionNode(leftSource: left, rightSource: right)
+  case "MPSNNMultiplicationNode":
+    let (left, right) = try pair()
+    return MPSNNMultiplicationNode(leftSource: left, rightSource: right)
+  case "MPSNNDivisionNode":
+    let (left, right) = try pair()
+    return MPSNNDivisionNode(leftSource: left, rightSource: right)
+  case "MPSNNConcatenationNode":
+    return MPSNNConcatenationNode(sources: try (try a.json("sources").list ?? []).map(read))
+  case "MPSCNNPoolingAverageNode" where a.all["filterSize"] != nil:
+    return MPSCNNPoolingAverageNode(
+      source: try one(), filterSize: try a.int("filterSize"), stride: try a.int("stride"))
+  case "MPSCNNPoolingMaxNode" where a.all["filterSize"] != nil:
+    return MPSCNNPoolingMaxNode(source: try one(), filterSize: try a.int("filterSize"), stride: try a.int("stride"))
+  case "MPSCNNSoftMaxNode": return MPSCNNSoftMaxNode(source: try one())
+  case "MPSCNNLogSoftMaxNode": return MPSCNNLogSoftMaxNode(source: try one())
+  case "MPSCNNConvolutionNode" where a.all["weights"] != nil:
+    return MPSCNNConvolutionNode(source: try one(), weights: try a.weights())
+  case "MPSCNNFullyConnectedNode" where a.all["weights"] != nil:
+    return MPSCNNFullyConnectedNode(source: try one(), weights: try a.weights())
+  default: return try neuronNode(name, a, try one())
+  }
+}
+
+/// Nodes of neurons with the parameters that they have by default.
+func neuronNode(_ name: String, _ a: Arguments, _ source: MPSNNImageNode) throws -> MPSNNFilterNode {
+  if a.all.count == 1 {
+    switch name {
+    case "MPSCNNNeuronReLUNode": return MPSCNNNeuronReLUNode(source: source)
+    case "MPSCNNNeuronReLUNNode": return MPSCNNNeuronReLUNNode(source: source)
+    case "MPSCNNNeuronELUNode": return MPSCNNNeuronELUNode(source: source)
+    case "MPSCNNNeuronHardSigmoidNode": return MPSCNNNeuronHardSigmoidNode(source: source)
+    case "MPSCNNNeuronSoftPlusNode": return MPSCNNNeuronSoftPlusNode(source: source)
+    case "MPSCNNNeuronTanHNode": return MPSCNNNeuronTanHNode(source: source)
+    case "MPSCNNNeuronPowerNode": return MPSCNNNeuronPowerNode(source: source)
+    case "MPSCNNNeuronExponentialNode": return MPSCNNNeuronExponentialNode(source: source)
+    case "MPSCNNNeuronLogarithmNode": return MPSCNNNeuronLogarithmNode(source: source)
+    case "MPSCNNNeuronLinearNode": return MPSCNNNeuronLinearNode(source: source)
+    default: break
+    }
+  }
+  throw Unsupported(why: "the class \(name)")
+}
+
+func graphAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) throws -> JSON {
+  let arrays = given["sources"]?.list ?? []
+  let sources = arrays.indices.map { MPSNNImageNode(handle: Handle($0)) }
+  var nodes: [MPSNNFilterNode] = []
+  for each in given["nodes"]?.list ?? [] {
+    let arguments = Arguments(all: each["arguments"]?.names ?? [:], device: device)
+    let made = try node(each["class"]?.text ?? "", arguments) { image in
+      if let place = image["source"]?.int { return sources[place] }
+      if let place = image["node"]?.int { return nodes[place].resultImage }
+      throw Unsupported(why: "an image of a graph")
+    }
+    for (name, value) in each["properties"]?.names ?? [:] { try set(made, name, value) }
+    nodes.append(made)
+  }
+  guard let last = nodes.last,
+    let graph = MPSNNGraph(device: device, resultImage: last.resultImage, resultImageIsNeeded: true),
+    let commandBuffer = queue.makeCommandBuffer()
+  else { throw Unsupported(why: "a graph that is not made") }
+  if let form = given["format"]?.int.flatMap({ MPSImageFeatureChannelFormat(rawValue: numericCast($0)) }) {
+    graph.format = form
+  }
+  graph.destinationImageAllocator = MPSImage.defaultAllocator()
+  let order = graph.sourceImageHandles.compactMap { ($0 as? Handle)?.place }
+  let result = graph.encode(to: commandBuffer, sourceImages: try order.map { try image(arrays[$0], device) })
+  guard let image = result else { throw Unsupported(why: "a graph without a result") }
+  image.synchronize(on: commandBuffer)
+  try finish(commandBuffer)
+  var values: [String: JSON] = [:]
+  for name in names(given["read"]) {
+    switch name {
+    case "sourceOrder": values[name] = .of(order)
+    case "sourceStateCount": values[name] = .int(graph.sourceStateHandles?.count ?? -1)
+    default: values[name] = try value(name, Encoded(result: image, state: nil))
+    }
+  }
+  return answer(values, nodes)
+}
+
+// --- the process of one case ------------------------------------------------------------------------------------------
+
+func devices() -> [MTLDevice] {
+  #if os(macOS)
+    return MTLCopyAllDevices()
+  #else
+    return MTLCreateSystemDefaultDevice().map { [$0] } ?? []
+  #endif
+}
+
+func answerOf(_ given: JSON, _ device: MTLDevice) -> JSON {
+  guard let queue = device.makeCommandQueue() else { return .object(["unsupported": .text("no queue")]) }
+  do {
+    switch given["kind"]?.text {
+    case "kernel": return try kernelAnswer(given, device, queue)
+    case "graph": return try graphAnswer(given, device, queue)
+    case "object": return try objectAnswer(given, device)
+    case "random": return try randomAnswer(given, device, queue)
+    case "spacing": return try spacingAnswer(given)
+    default: throw Unsupported(why: "the kind \(given["kind"]?.text ?? "none")")
+    }
+  } catch let error as Unsupported {
+    return .object(["unsupported": .text(error.why)])
+  } catch {
+    return .object(["refused": .text("\(error)")])
+  }
+}
+
+/// A case whose first source's first number is larger by 1.
+func changed(_ given: JSON) -> JSON {
+  guard case .object(var all) = given, var sources = all["sources"]?.list, case .object(var first) = sources[0],
+    var numbers = first["numbers"]?.list
+  else { return given }
+  numbers[0] = .double((numbers[0].number ?? 0) + 1)
+  first["numbers"] = .list(numbers)
+  sources[0] = .object(first)
+  all["sources"] = .list(sources)
+  return .object(all)
+}
+
+/// Answers the case of a file into another one; faults are planted.
+func child(_ arguments: [String]) throws {
+  let (file, target, index, fault) = (arguments[0], arguments[1], Int(arguments[2]) ?? 0, arguments[3])
+  freopen(target + ".stderr", "w", stderr)
+  if fault == "abort" { abort() }
+  if fault == "hang" { sleep(3600) }
+  if fault == "silence" { exit(0) }
+  let given = try read(file)
+  try write(answerOf(fault == "another number" ? changed(given) : given, devices()[index]), target)
+}
+
+// --- all of them ------------------------------------------------------------------------------------------------------
+
+struct Recorder {
+  let program: String, folder: String, index: Int
+
+  /// The answer to a case, or how its process ended.
+  func ask(_ given: JSON, fault: String = "none", limit: Double = 60) throws -> JSON {
+    let (file, target) = (folder + "/case.json", folder + "/answer.json")
+    try? FileManager.default.removeItem(atPath: target)
+    try write(given, file)
+    var process: pid_t = 0
+    var words = [program, "--child", file, target, String(index), fault].map { strdup($0) } + [nil]
+    defer { words.forEach { free($0) } }
+    guard posix_spawn(&process, program, nil, nil, &words, environ) == 0 else { throw Failure("cannot start \(program)") }
+    guard let status = wait(process, limit) else { return .object(["timedOut": .double(limit)]) }
+    if status & 0x7f != 0 {
+      let said = (try? String(contentsOfFile: target + ".stderr", encoding: .utf8)) ?? ""
+      let last = said.split(separator: "\n").last.map(String.init) ?? ""
+      return .object(["aborted": .int(Int(status & 0x7f)), "stderr": .text(last)])
+    }
+    return (try? read(target)) ?? .object(["unsupported": .text("no answer")])
+  }
+
+  private func wait(_ process: pid_t, _ limit: Double) -> Int32? {
+    let end = Date().addingTimeInterval(limit)
+    var status: Int32 = 0
+    while waitpid(process, &status, WNOHANG) == 0 {
+      if Date() > end {
+        kill(process, SIGKILL)
+        waitpid(process, &status, 0)
+        return nil
+      }
+      usleep(2000)
+    }
+    return status
+  }
+
+  /// The planted faults, each of which was seen; a failure if one was not, or a control is wrong.
+  func planted(_ cases: [String: JSON], _ controls: [JSON]) throws -> JSON {
+    var found: [String: JSON] = [:]
+    for control in controls {
+      let name = control["case"]?.text ?? "", given = cases[name] ?? .null, values = control["values"] ?? .null
+      guard agrees(try ask(given), values) else { throw Failure("\(name) has not the answer that is known") }
+      guard !agrees(try ask(given, fault: "another number"), values) else {
+        throw Failure("\(name) with another number has the same answer")
+      }
+      found["another number: \(name)"] = .text("seen")
+    }
+    let given = cases[controls.first?["case"]?.text ?? ""] ?? .null
+    guard try ask(given, fault: "abort")["aborted"] == .int(6) else { throw Failure("an abort is not seen") }
+    guard try ask(given, fault: "hang", limit: 1)["timedOut"] != nil else { throw Failure("a hang is not seen") }
+    guard try ask(given, fault: "silence")["unsupported"] != nil else { throw Failure("silence is not seen") }
+    for name in ["abort", "hang", "silence"] { found[name] = .text("seen") }
+    return .object(found)
+  }
+
+  /// Whether an answer begins with the numbers that are known.
+  private func agrees(_ answer: JSON, _ known: JSON) -> Bool {
+    known.names.allSatisfy { name, value in
+      guard let wanted = value["numbers"]?.list, let got = answer["values"]?[name]?["numbers"]?.list else {
+        return false
+      }
+      return wanted.count <= got.count && zip(wanted, got).allSatisfy { $0.number == $1.number }
+    }
+  }
+}
+
+struct Failure: Error, CustomStringConvertible {
+  let description: String
+  init(_ description: String) { self.description = description }
+}
+
+func machine(_ device: MTLDevice) -> [String: JSON] {
+  let version = ProcessInfo.processInfo.operatingSystemVersion
+  #if os(macOS)
+    let name = "macOS"
+  #else
+    let name = "no Mac"
+  #endif
+  return [
+    "framework": .text("Apple"), "gpu": .text(device.name),
+    "system": .text("\(name) \(version.majorVersion).\(version.minorVersion)"),
+    "build": .text(ProcessInfo.processInfo.operatingSystemVersionString),
+  ]
+}
+
+/// The text after an option.
+func option(_ name: String, _ otherwise: String) -> String {
+  let all = CommandLine.arguments
+  guard let place = all.firstIndex(of: name), place + 1 < all.count else { return otherwise }
+  return all[place + 1]
+}
+
+func recordAll(_ program: String) throws {
+  let source = URL(fileURLWithPath: #filePath).deletingLastPathComponent().deletingLastPathComponent()
+  let list = option("--list", source.appendingPathComponent("src/openmps/conformance/cases.json").path)
+  let document = try read(list), out = option("--out", "goldens")
+  let listed = document["cases"]?.list ?? []
+  let cases = Dictionary(uniqueKeysWithValues: listed.map { ($0["name"]?.text ?? "", $0) })
+  let folder = NSTemporaryDirectory() + "/openmps-record-\(getpid())"
+  try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
+  defer { try? FileManager.default.removeItem(atPath: folder) }
+  for (index, device) in devices().enumerated() {
+    let recorder = Recorder(program: program, folder: folder, index: index)
+    var written: [String: JSON] = ["format": .int(1), "list": document["digest"] ?? .null]
+    written["planted"] = try recorder.planted(cases, document["controls"]?.list ?? [])
+    var answers: [String: JSON] = [:], about = machine(device), unsupported = 0
+    for (place, given) in listed.enumerated() {
+      let answer = try recorder.ask(given)
+      answers[given["name"]?.text ?? ""] = answer
+      unsupported += answer["unsupported"] == nil ? 0 : 1
+      if place % 50 == 49 { print("\(place + 1) of \(listed.count)") }
+    }
+    about["unsupported"] = .int(unsupported)
+    (written["answers"], written["machine"]) = (.object(answers), .object(about))
+    let name = "\(about["system"]?.text ?? "")-\(device.name)".replacingOccurrences(of: " ", with: "_")
+    try FileManager.default.createDirectory(atPath: "\(out)/\(name)", withIntermediateDirectories: true)
+    try write(.object(written), "\(out)/\(name)/recording.json")
+    print("\(listed.count) answers in \(out)/\(name)/recording.json, \(unsupported) of cases that this recorder cannot say")
+  }
+}
+
+/// The program itself: as a script it is compiled first, for every case starts it again.
+func main() throws {
+  let all = CommandLine.arguments
+  if all.count == 6, all[1] == "--child" { return try child(Array(all[2...])) }
+  let own = Bundle.main.executablePath ?? all[0]
+  if !own.contains("swift-frontend") { return try recordAll(own) }
+  let program = NSTemporaryDirectory() + "/openmps-record"
+  var process: pid_t = 0
+  var words = ["swiftc", "-O", #filePath, "-o", program].map { strdup($0) } + [nil]
+  var status: Int32 = 1
+  guard posix_spawnp(&process, "swiftc", nil, nil, &words, environ) == 0, waitpid(process, &status, 0) == process,
+    status == 0
+  else { throw Failure("swiftc must be there: xcode-select --install") }
+  try recordAll(program)
+}
+
+do { try main() } catch {
+  print("error: \(error)")
+  exit(1)
+}
