@@ -167,7 +167,7 @@ def _recording(**changes: Any) -> dict[str, Any]:
         (json.dumps(_recording(answers=[])), "no answers"),
         (json.dumps(_recording(answers={"x": {}})), "an answer to 'x' without one of values, aborted"),
         (json.dumps(_recording(answers={"x": {"values": []}})), "values of 'x' that are no object"),
-        (json.dumps(_recording(list="0", planted={"abort": "unseen"})), "planted faults that the recorder has not seen"),
+        (json.dumps(_recording(list="0", planted={"abort": "unseen"})), "planted faults that the recorder has not"),
         (json.dumps(_recording(list="0")), "planted faults that the recorder has not seen"),
     ],
 )  # fmt: skip
@@ -220,6 +220,8 @@ def test_proofs() -> None:
 
 
 def test_a_case_that_openmps_refuses_is_an_answer() -> None:
-    entry = {**LIST.cases["fact: linear"].entry, "destination": [4, 4, 2], "sources": []}
+    """An edge mode that there is not."""
+    entry = json.loads(json.dumps(LIST.cases["fact: linear"].entry))
+    entry["kernel"]["properties"] = {"edgeMode": 77}
     answer = answer_of(Case("x", "neuron", "kernel", entry), CPU)
     assert list(answer) == ["refused"] and answer["refused"].startswith("MPS")

@@ -13,15 +13,19 @@ from openmps.conformance.cases import Case
 from openmps.conformance.graphs import graph_answer
 from openmps.conformance.kernels import KernelRun, shown
 from openmps.conformance.objects import Maker, attribute
+from openmps.convention import NotingConventions
 from openmps.errors import MPSError
 
 Answer = dict[str, Any]
 
 
-def answer_of(case: Case, device: names.MTLDevice) -> Answer:
-    """``values``, and ``classes`` of the objects that gave them; or ``refused``, the class of openmps' error."""
+def answer_of(case: Case, device: names.MTLDevice, noted: NotingConventions | None = None) -> Answer:
+    """``values``, and ``classes`` of the objects that gave them; or ``refused``, the class of openmps' error.
+
+    Kernels and graphs note what they ask the conventions in ``noted``, whose block is the caller's.
+    """
     try:
-        values, things = _KINDS[case.kind](Maker(device), case.entry)
+        values, things = _KINDS[case.kind](Maker(device, noted), case.entry)
     except MPSError as error:
         return {"refused": type(error).__name__}
     return {"values": values, "classes": [type(each).__name__ for each in things]}

@@ -50,7 +50,7 @@ def evidence(
     machines = tuple(machines)
     for case in listed.cases.values() if cases is None else cases:
         with NotingConventions(current()) as noted:
-            answer = answer_of(case, device)
+            answer = answer_of(case, device, noted)
         asked = noted.asked | {*case.questions}
         unproven = tuple(name for name in CONVENTIONS if name in asked and not CONVENTIONS[name].proven)
         yield _judged(listed, case, answer, machines, unproven)

@@ -41,6 +41,8 @@ def graph_answer(maker: Maker, entry: Given) -> tuple[dict[str, Any], list[Any]]
     command_buffer = maker.device.new_command_queue().command_buffer()
     order = [int((handle.label() or "").rpartition(" ")[2]) for handle in graph.source_image_handles]
     given = [image(maker.device, entry["sources"][place]) for place in order]
+    if maker.noted is not None:
+        maker.noted.asked |= graph.conventions_asked([each.descriptor() for each in given])
     result = graph.encode(command_buffer, given)
     command_buffer.commit()
     command_buffer.wait_until_completed()

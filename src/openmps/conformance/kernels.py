@@ -26,7 +26,7 @@ class KernelRun:
     def __init__(self, maker: Maker, entry: Mapping[str, Any]) -> None:
         self._maker, self._entry = maker, entry
         self._command_buffer = maker.device.new_command_queue().command_buffer()
-        self.kernel = _readable(maker.object(entry["kernel"]))
+        self.kernel = maker.kernel(entry["kernel"])
         self.kernels = [self.kernel]
         self._labels: Any = None
 
@@ -71,7 +71,7 @@ class KernelRun:
         return (self._labels,)
 
     def _gradient(self, given: Mapping[str, Any], sources: Sequence[Any], result: Any, state: Any) -> Any:
-        kernel = _readable(self._maker.object(given["kernel"]))
+        kernel = self._maker.kernel(given["kernel"])
         self.kernels.append(kernel)
         shape = [result.height, result.width, result.feature_channels]
         incoming = image(self._maker.device, {"shape": shape, **given["incoming"]})
@@ -125,12 +125,6 @@ def shown(value: Any) -> Any:
         return [corner.x, corner.y, corner.z, *(each - 2**64 if each >= 2**63 else each
                                                 for each in (size.width, size.height, size.depth))]  # fmt: skip
     return int(value)
-
-
-def _readable(kernel: Any) -> Any:
-    """A kernel whose encodes return images that can be read."""
-    kernel.destination_image_allocator = names.MPSImage.default_allocator()
-    return kernel
 
 
 def _empty(device: names.MTLDevice, size: Sequence[int]) -> names.MPSImage:

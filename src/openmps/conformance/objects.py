@@ -9,6 +9,7 @@ import numpy as np
 
 from openmps import names
 from openmps.conformance.arrays import array_of, number_of
+from openmps.convention import NotingConventions
 from openmps.formats.archive import forms
 from openmps.formats.archive.sources import ArchivedConvolutionWeights, ArchivedNormalizationParameters
 from openmps.spellings import respelt
@@ -19,8 +20,14 @@ Given = Mapping[str, Any]
 class Maker:
     """Makes what the entries of cases describe on one device."""
 
-    def __init__(self, device: names.MTLDevice) -> None:
-        self.device = device
+    def __init__(self, device: names.MTLDevice, noted: NotingConventions | None = None) -> None:
+        self.device, self.noted = device, noted
+
+    def kernel(self, given: Given) -> Any:
+        """A kernel whose encodes return images that can be read; it notes what it asks the conventions, if any do."""
+        made = self.object(given)
+        made.destination_image_allocator = names.MPSImage.default_allocator()
+        return made if self.noted is None else made.noting(self.noted)
 
     def value(self, given: Any) -> Any:
         """What stands in a case for an argument or a property: a number, or a mapping whose names say what."""
