@@ -236,15 +236,15 @@ class Rows: NSObject {
   }
 
   required init?(coder: NSCoder) { return nil }
-  class var supportsSecureCoding: Bool { true }
-  func encode(with coder: NSCoder) {}
-  func gamma() -> UnsafeMutablePointer<Float>? { rows["gamma"] }
-  func beta() -> UnsafeMutablePointer<Float>? { rows["beta"] }
+  @objc(supportsSecureCoding) class var supportsSecureCoding: Bool { true }
+  @objc(encodeWithCoder:) func encode(with coder: NSCoder) {}
+  @objc(gamma) func gamma() -> UnsafeMutablePointer<Float>? { rows["gamma"] }
+  @objc(beta) func beta() -> UnsafeMutablePointer<Float>? { rows["beta"] }
   @objc(epsilon) func epsilon() -> Float { small }
   @objc(load) func load() -> Bool { true }
   @objc(purge) func purge() {}
-  func label() -> String? { nil }
-  func copy(with zone: NSZone? = nil) -> Any { self }
+  @objc(label) func label() -> String? { nil }
+  @objc(copyWithZone:) func copy(with zone: NSZone? = nil) -> Any { self }
 }
 
 final class BatchRows: Rows, MPSCNNBatchNormalizationDataSource {
@@ -682,7 +682,7 @@ func randomAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) 
   }
   let kernel = MPSMatrixRandomPhilox(
     device: device, destinationDataType: kind, seed: try arguments.int("seed"), distributionDescriptor: distribution)
-  let rowBytes = MPSMatrixDescriptor.rowBytes(fromColumns: size[1], dataType: kind)
+  let rowBytes = MPSMatrixDescriptor.rowBytes(forColumns: size[1], dataType: kind)
   let form = MPSMatrixDescriptor(rows: size[0], columns: size[1], rowBytes: rowBytes, dataType: kind)
   let matrix = MPSMatrix(device: device, descriptor: form)
   guard let commandBuffer = queue.makeCommandBuffer() else { throw Unsupported(why: "no command buffer") }
@@ -707,7 +707,7 @@ func spacingAnswer(_ given: JSON) throws -> JSON {
     let columns = given["columns"]?.list?.compactMap(\.int)
   else { throw Unsupported(why: "a type of numbers") }
   return answer(
-    ["rowBytes": .of(columns.map { MPSMatrixDescriptor.rowBytes(fromColumns: $0, dataType: kind) })], [])
+    ["rowBytes": .of(columns.map { MPSMatrixDescriptor.rowBytes(forColumns: $0, dataType: kind) })], [])
 }
 
 func objectAnswer(_ given: JSON, _ device: MTLDevice) throws -> JSON {
@@ -864,7 +864,7 @@ func changed(_ given: JSON) -> JSON {
 /// Answers the case of a file into another one; faults are planted.
 func child(_ arguments: [String]) throws {
   let (file, target, index, fault) = (arguments[0], arguments[1], Int(arguments[2]) ?? 0, arguments[3])
-  freopen(target + ".stderr", "w", stderr)
+  dup2(open(target + ".stderr", O_WRONLY | O_CREAT | O_TRUNC, 0o644), 2)
   if fault == "abort" { abort() }
   if fault == "hang" { sleep(3600) }
   if fault == "silence" { exit(0) }
@@ -873,6 +873,15 @@ func child(_ arguments: [String]) throws {
 }
 
 // --- all of them ------------------------------------------------------------------------------------------------------
+
+/// Copies of some words, and null behind them, as C takes them.
+func pointers(_ words: [String]) -> [UnsafeMutablePointer<CChar>?] {
+  var found: [UnsafeMutablePointer<CChar>?] = []
+  for word in words { found.append(strdup(word)) }
+  return found + [nil]
+}
+
+var environment: [String] { ProcessInfo.processInfo.environment.map { "\($0.key)=\($0.value)" } }
 
 struct Recorder {
   let program: String, folder: String, index: Int
@@ -883,9 +892,11 @@ struct Recorder {
     try? FileManager.default.removeItem(atPath: target)
     try write(given, file)
     var process: pid_t = 0
-    var words = [program, "--child", file, target, String(index), fault].map { strdup($0) } + [nil]
-    defer { words.forEach { free($0) } }
-    guard posix_spawn(&process, program, nil, nil, &words, environ) == 0 else { throw Failure("cannot start \(program)") }
+    let words = pointers([program, "--child", file, target, String(index), fault]), around = pointers(environment)
+    defer { (words + around).forEach { free($0) } }
+    guard posix_spawn(&process, program, nil, nil, words, around) == 0 else {
+      throw Failure("cannot start \(program)")
+    }
     guard let status = wait(process, limit) else { return .object(["timedOut": .double(limit)]) }
     if status & 0x7f != 0 {
       let said = (try? String(contentsOfFile: target + ".stderr", encoding: .utf8)) ?? ""
@@ -960,7 +971,7 @@ func machine(_ device: MTLDevice) -> [String: JSON] {
 
 /// The text after an option.
 func option(_ name: String, _ otherwise: String) -> String {
-  let all = CommandLine.arguments
+  let all = ProcessInfo.processInfo.arguments
   guard let place = all.firstIndex(of: name), place + 1 < all.count else { return otherwise }
   return all[place + 1]
 }
@@ -995,22 +1006,22 @@ func recordAll(_ program: String) throws {
 }
 
 /// The program itself: as a script it is compiled first, for every case starts it again.
-func main() throws {
-  let all = CommandLine.arguments
+func program() throws {
+  let all = ProcessInfo.processInfo.arguments
   if all.count == 6, all[1] == "--child" { return try child(Array(all[2...])) }
   let own = Bundle.main.executablePath ?? all[0]
   if !own.contains("swift-frontend") { return try recordAll(own) }
   let program = NSTemporaryDirectory() + "/openmps-record"
   var process: pid_t = 0
-  var words = ["swiftc", "-O", #filePath, "-o", program].map { strdup($0) } + [nil]
+  let words = pointers(["swiftc", "-O", #filePath, "-o", program]), around = pointers(environment)
   var status: Int32 = 1
-  guard posix_spawnp(&process, "swiftc", nil, nil, &words, environ) == 0, waitpid(process, &status, 0) == process,
+  guard posix_spawnp(&process, "swiftc", nil, nil, words, around) == 0, waitpid(process, &status, 0) == process,
     status == 0
   else { throw Failure("swiftc must be there: xcode-select --install") }
   try recordAll(program)
 }
 
-do { try main() } catch {
+do { try program() } catch {
   print("error: \(error)")
   exit(1)
 }

@@ -457,7 +457,7 @@ public final class MPSMatrixDescriptor: NSObject {
   public init(rows: Int, columns: Int, rowBytes: Int, dataType: MPSDataType) {
     (size, self.rowBytes, kind) = ([rows, columns], rowBytes, dataType)
   }
-  public static func rowBytes(fromColumns columns: Int, dataType: MPSDataType) -> Int {
+  public static func rowBytes(forColumns columns: Int, dataType: MPSDataType) -> Int {
     whole(asked(["kind": "spacing", "dataType": Int(dataType.rawValue), "columns": [columns]])["rowBytes"])[0]
   }
 }
