@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -176,8 +177,8 @@ def recorded(program: Path, cases: Path, folder: Path) -> subprocess.CompletedPr
     answering.start()
     try:
         return subprocess.run(
-            [program, "--list", cases, "--out", folder / "goldens"], capture_output=True, text=True, check=False,
-            env={"OPENMPS_STUB": str(watched), "PATH": "/usr/bin:/bin", "TMPDIR": str(folder)}, timeout=900,
+            [program, "--list", cases, "--out", folder / "goldens"], cwd=folder, capture_output=True, text=True, check=False,
+            env={**os.environ, "OPENMPS_STUB": str(watched), "TMPDIR": str(folder)}, timeout=900,
         )  # fmt: skip
     finally:
         answering.ends = True

@@ -27,8 +27,10 @@ func number(_ value: Any?) -> Double {
 }
 
 func array(_ shape: [Int], _ values: [Float]) -> Entry {
-  let numbers: [Any] = values.map {
-    $0.isNaN ? "nan" : $0.isInfinite ? ($0 > 0 ? "inf" : "-inf") : Double($0)
+  let numbers: [Any] = values.map { (value: Float) -> Any in
+    if value.isNaN { return "nan" }
+    if value.isInfinite { return value > 0 ? "inf" : "-inf" }
+    return Double(value)
   }
   return ["shape": shape, "numbers": numbers]
 }
