@@ -58,6 +58,8 @@ enum JSON: Codable, Sendable, Equatable {
     default: return nil
     }
   }
+  /// The whole numbers of lists in lists.
+  var flat: [Int] { list?.flatMap(\.flat) ?? int.map { [$0] } ?? [] }
   /// As key-value coding takes it.
   var boxed: NSNumber? {
     if case .bool(let value) = self { return NSNumber(value: value) }
@@ -179,20 +181,18 @@ func regionOf(_ given: JSON) throws -> MTLRegion {
 // --- data sources -----------------------------------------------------------------------------------------------------
 
 /// Memory that lives as long as the process.
-func kept(_ values: [Float]) -> UnsafeMutablePointer<Float> {
-  let memory = UnsafeMutablePointer<Float>.allocate(capacity: max(values.count, 1))
+func kept<Number>(_ values: [Number]) -> UnsafeMutablePointer<Number> {
+  let memory = UnsafeMutablePointer<Number>.allocate(capacity: max(values.count, 1))
   memory.initialize(from: values, count: values.count)
   return memory
 }
 
 final class Weights: NSObject, MPSCNNConvolutionDataSource {
-  private let made: MPSCNNConvolutionDescriptor
-  private let numbers: UnsafeMutablePointer<Float>, biases: UnsafeMutablePointer<Float>?
+  private let made: MPSCNNConvolutionDescriptor, kind: MPSDataType
+  private let numbers: UnsafeMutableRawPointer, biases: UnsafeMutablePointer<Float>?
 
   init(_ given: JSON, _ device: MTLDevice) throws {
-    guard let descriptor = given["descriptor"], let weights = given["weights"] else {
-      throw Unsupported(why: "weights of one bit")
-    }
+    guard let descriptor = given["descriptor"] else { throw Unsupported(why: "weights without a descriptor") }
     let arguments = Arguments(all: descriptor["arguments"]?.names ?? [:], device: device)
     let sizes = try ["kernelWidth", "kernelHeight", "inputFeatureChannels", "outputFeatureChannels"].map(arguments.int)
     switch descriptor["class"]?.text {
@@ -208,13 +208,19 @@ final class Weights: NSObject, MPSCNNConvolutionDataSource {
     default: throw Unsupported(why: "a convolution descriptor")
     }
     for (name, value) in descriptor["properties"]?.names ?? [:] { try set(made, name, value) }
-    numbers = kept(try Numbers(weights).values)
+    if let words = given["words"] {
+      kind = .uInt32
+      numbers = UnsafeMutableRawPointer(kept(words.flat.map { UInt32($0) }))
+    } else {
+      kind = .float32
+      numbers = UnsafeMutableRawPointer(kept(try Numbers(given["weights"] ?? .null).values))
+    }
     biases = try given["biases"].map { kept(try Numbers($0).values) }
   }
 
-  func dataType() -> MPSDataType { .float32 }
+  func dataType() -> MPSDataType { kind }
   func descriptor() -> MPSCNNConvolutionDescriptor { made }
-  func weights() -> UnsafeMutableRawPointer { UnsafeMutableRawPointer(numbers) }
+  func weights() -> UnsafeMutableRawPointer { numbers }
   func biasTerms() -> UnsafeMutablePointer<Float>? { biases }
   func load() -> Bool { true }
   func purge() {}
@@ -266,7 +272,7 @@ final class GroupRows: Rows, MPSCNNInstanceNormalizationDataSource, MPSCNNGroupN
 /// A kernel of a class by its arguments.
 func kernelOf(_ name: String, _ a: Arguments) throws -> MPSKernel {
   if let found = try plain(name, a.device) ?? windowed(name, a) ?? layered(name, a) ?? neuron(name, a)
-    ?? resampling(name, a)
+    ?? resampling(name, a) ?? binary(name, a) ?? losing(name, a)
   {
     return found
   }
@@ -465,8 +471,110 @@ func resampling(_ name: String, _ a: Arguments) throws -> MPSKernel? {
     return MPSNNResizeBilinear(
       device: a.device, resizeWidth: try a.int("resizeWidth"), resizeHeight: try a.int("resizeHeight"),
       alignCorners: try corners())
+  case "MPSNNCropAndResizeBilinear":
+    let parts: [MPSRegion] = try (try a.json("regions").list ?? []).map { part in
+      guard let numbers = part["part"]?.list?.compactMap(\.number), numbers.count == 4 else {
+        throw Unsupported(why: "a region")
+      }
+      return MPSRegion(
+        origin: MPSOrigin(x: numbers[0], y: numbers[1], z: 0),
+        size: MPSSize(width: numbers[2], height: numbers[3], depth: 1))
+    }
+    return MPSNNCropAndResizeBilinear(
+      device: a.device, resizeWidth: try a.int("resizeWidth"), resizeHeight: try a.int("resizeHeight"),
+      numberOfRegions: parts.count, regions: kept(parts))
+  case "MPSNNLocalCorrelation":
+    return MPSNNLocalCorrelation(
+      device: a.device, windowInX: try a.int("windowInX"), windowInY: try a.int("windowInY"),
+      strideInX: try a.int("strideInX"), strideInY: try a.int("strideInY"))
   default: return nil
   }
+}
+
+/// Convolutions with weights of one bit.
+func binary(_ name: String, _ a: Arguments) throws -> MPSKernel? {
+  guard name == "MPSCNNBinaryConvolution" || name == "MPSCNNBinaryFullyConnected" else { return nil }
+  let data = try a.weights("convolutionData"), (kind, flags) = try binaryForm(a)
+  let terms = try binaryTerms(a)
+  if name == "MPSCNNBinaryConvolution" {
+    return MPSCNNBinaryConvolution(
+      device: a.device, convolutionData: data, outputBiasTerms: terms[0], outputScaleTerms: terms[1],
+      inputBiasTerms: terms[2], inputScaleTerms: terms[3], type: kind, flags: flags)
+  }
+  return MPSCNNBinaryFullyConnected(
+    device: a.device, convolutionData: data, outputBiasTerms: terms[0], outputScaleTerms: terms[1],
+    inputBiasTerms: terms[2], inputScaleTerms: terms[3], type: kind, flags: flags)
+}
+
+func binaryForm(_ a: Arguments) throws -> (MPSCNNBinaryConvolutionType, MPSCNNBinaryConvolutionFlags) {
+  guard let kind = MPSCNNBinaryConvolutionType(rawValue: numericCast(try a.int("type"))),
+    let flags = MPSCNNBinaryConvolutionFlags(rawValue: numericCast(try a.int("flags")))
+  else { throw Unsupported(why: "a type of binary convolutions") }
+  return (kind, flags)
+}
+
+/// Biases and scales of the result and of the source; nil where there are none.
+func binaryTerms(_ a: Arguments) throws -> [UnsafePointer<Float>?] {
+  try ["outputBiasTerms", "outputScaleTerms", "inputBiasTerms", "inputScaleTerms"].map { name in
+    try a.all[name].map { UnsafePointer(kept(try Numbers($0).values)) }
+  }
+}
+
+/// Losses and their gradients.
+func losing(_ name: String, _ a: Arguments) throws -> MPSKernel? {
+  switch name {
+  case "MPSCNNLoss": return MPSCNNLoss(device: a.device, lossDescriptor: try lossOf(try a.json("lossDescriptor")))
+  case "MPSNNForwardLoss":
+    return MPSNNForwardLoss(device: a.device, lossDescriptor: try lossOf(try a.json("lossDescriptor")))
+  case "MPSNNLossGradient":
+    return MPSNNLossGradient(device: a.device, lossDescriptor: try lossOf(try a.json("lossDescriptor")))
+  case "MPSCNNYOLOLoss":
+    return MPSCNNYOLOLoss(device: a.device, lossDescriptor: try boxesOf(try a.json("lossDescriptor"), a.device))
+  default: return nil
+  }
+}
+
+func lossType(_ given: JSON?) throws -> MPSCNNLossType {
+  guard let found = given?.int.flatMap({ MPSCNNLossType(rawValue: numericCast($0)) }) else {
+    throw Unsupported(why: "a type of losses")
+  }
+  return found
+}
+
+func reduction(_ given: JSON?) throws -> MPSCNNReductionType {
+  guard let found = given?.int.flatMap({ MPSCNNReductionType(rawValue: numericCast($0)) }) else {
+    throw Unsupported(why: "a reduction")
+  }
+  return found
+}
+
+func lossOf(_ given: JSON) throws -> MPSCNNLossDescriptor {
+  let arguments = given["arguments"]
+  let made = MPSCNNLossDescriptor(
+    type: try lossType(arguments?["type"]), reductionType: try reduction(arguments?["reductionType"]))
+  for (name, value) in given["properties"]?.names ?? [:] { try set(made, name, value) }
+  return made
+}
+
+func boxesOf(_ given: JSON, _ device: MTLDevice) throws -> MPSCNNYOLOLossDescriptor {
+  let a = Arguments(all: given["arguments"]?.names ?? [:], device: device)
+  let boxes = try Numbers(try a.json("anchorBoxes"))
+  let made = MPSCNNYOLOLossDescriptor.cnnLossDescriptor(
+    withXYLossType: try lossType(a.all["XYLossType"]), whLossType: try lossType(a.all["WHLossType"]),
+    confidenceLossType: try lossType(a.all["confidenceLossType"]),
+    classesLossType: try lossType(a.all["classesLossType"]), reductionType: try reduction(a.all["reductionType"]),
+    anchorBoxes: boxes.values.withUnsafeBytes { Data($0) }, numberOfAnchorBoxes: boxes.shape[0])
+  for (name, value) in given["properties"]?.names ?? [:] {
+    let parts = name.split(separator: ".").map(String.init)
+    switch parts[0] {
+    case "XYLossDescriptor": try set(made.xyLossDescriptor, parts[1], value)
+    case "WHLossDescriptor": try set(made.whLossDescriptor, parts[1], value)
+    case "confidenceLossDescriptor": try set(made.confidenceLossDescriptor, parts[1], value)
+    case "classesLossDescriptor": try set(made.classesLossDescriptor, parts[1], value)
+    default: try set(made, name, value)
+    }
+  }
+  return made
 }
 
 /// Set a property: structs and policies where the class has them, numbers by their name.
@@ -507,21 +615,34 @@ func shown(_ thing: NSObject, _ name: String) throws -> JSON {
 
 let layout = MPSDataLayout.HeightxWidthxFeatureChannels
 
-func empty(_ device: MTLDevice, _ width: Int, _ height: Int, _ channels: Int) -> MPSImage {
-  let form = MPSImageDescriptor(
-    channelFormat: .float32, width: width, height: height, featureChannels: channels)
-  return MPSImage(device: device, imageDescriptor: form)
+func empty(
+  _ device: MTLDevice, _ width: Int, _ height: Int, _ channels: Int, _ form: MPSImageFeatureChannelFormat = .float32
+) -> MPSImage {
+  let described = MPSImageDescriptor(
+    channelFormat: form, width: width, height: height, featureChannels: channels)
+  return MPSImage(device: device, imageDescriptor: described)
 }
 
 /// A Float32 image of [height, width, channels].
 func image(_ given: JSON, _ device: MTLDevice, shape: [Int]? = nil) throws -> MPSImage {
-  if let form = given["format"]?.int, form != Int(MPSImageFeatureChannelFormat.float32.rawValue) {
-    throw Unsupported(why: "a source of another format")
-  }
   let numbers = try Numbers(given, shape: shape)
   guard numbers.shape.count == 3 else { throw Unsupported(why: "an image of \(numbers.shape.count) axes") }
-  let made = empty(device, numbers.shape[1], numbers.shape[0], numbers.shape[2])
-  numbers.values.withUnsafeBytes { made.writeBytes($0.baseAddress!, dataLayout: layout, imageIndex: 0) }
+  let code = given["format"]?.int ?? Int(MPSImageFeatureChannelFormat.float32.rawValue)
+  guard let form = MPSImageFeatureChannelFormat(rawValue: numericCast(code)) else {
+    throw Unsupported(why: "the format \(code)")
+  }
+  let made = empty(device, numbers.shape[1], numbers.shape[0], numbers.shape[2], form)
+  func store<Number>(_ elements: [Number]) {
+    elements.withUnsafeBytes { made.writeBytes($0.baseAddress!, dataLayout: layout, imageIndex: 0) }
+  }
+  switch form {
+  case .float32: store(numbers.values)
+  case .unorm8: store(numbers.values.map { UInt8(($0 * 255).rounded()) })
+  case .unorm16: store(numbers.values.map { UInt16(($0 * 65535).rounded()) })
+  case .float16 where numbers.values.allSatisfy { $0 == 0 || $0 == 1 }:
+    store(numbers.values.map { UInt16($0 == 0 ? 0 : 0x3c00) })
+  default: throw Unsupported(why: "numbers of the format \(code)")
+  }
   return made
 }
 
@@ -535,19 +656,25 @@ func widened(_ bits: UInt16) -> Float {
   return sign == 1 ? -size : size
 }
 
+/// [height, width, channels], behind the number of images where there are several.
 func pixels(_ image: MPSImage) throws -> JSON {
-  let shape = [image.height, image.width, image.featureChannels], count = shape.reduce(1, *)
-  switch image.featureChannelFormat {
-  case .float32:
-    var found = [Float](repeating: .nan, count: count)
-    found.withUnsafeMutableBytes { image.readBytes($0.baseAddress!, dataLayout: layout, imageIndex: 0) }
-    return .of(shape, found)
-  case .float16:
-    var found = [UInt16](repeating: 0xffff, count: count)
-    found.withUnsafeMutableBytes { image.readBytes($0.baseAddress!, dataLayout: layout, imageIndex: 0) }
-    return .of(shape, found.map(widened))
-  default: throw Unsupported(why: "a result of another format")
+  let one = [image.height, image.width, image.featureChannels], count = one.reduce(1, *)
+  let form = image.featureChannelFormat
+  var found: [Float] = []
+  for index in 0..<image.numberOfImages {
+    switch form {
+    case .float32:
+      var part = [Float](repeating: .nan, count: count)
+      part.withUnsafeMutableBytes { image.readBytes($0.baseAddress!, dataLayout: layout, imageIndex: index) }
+      found += part
+    case .float16:
+      var part = [UInt16](repeating: 0xffff, count: count)
+      part.withUnsafeMutableBytes { image.readBytes($0.baseAddress!, dataLayout: layout, imageIndex: index) }
+      found += part.map(widened)
+    default: throw Unsupported(why: "a result of another format")
+    }
   }
+  return .of(image.numberOfImages == 1 ? one : [image.numberOfImages] + one, found)
 }
 
 // --- one case ---------------------------------------------------------------------------------------------------------
@@ -555,7 +682,7 @@ func pixels(_ image: MPSImage) throws -> JSON {
 /// What was encoded, and what is to be read of it when it is done.
 struct Encoded {
   var result: MPSImage, state: MPSState?
-  var gradients: [MPSImage] = [], kernels: [MPSKernel] = []
+  var gradients: [MPSImage] = [], kernels: [MPSKernel] = [], loss: MPSImage?
 }
 
 func finish(_ commandBuffer: MTLCommandBuffer) throws {
@@ -607,12 +734,62 @@ func forward(_ kernel: MPSKernel, _ given: JSON, _ sources: [MPSImage], _ comman
   }
 }
 
+/// A loss, or the gradient of one.
+func lost(_ kernel: MPSKernel, _ given: JSON, _ sources: [MPSImage], _ commandBuffer: MTLCommandBuffer) throws
+  -> Encoded
+{
+  let device = commandBuffer.device
+  func labels() throws -> MPSCNNLossLabels {
+    guard let size = given["lossImageSize"]?.list?.compactMap(\.int) else { throw Unsupported(why: "labels") }
+    func data(_ given: JSON) throws -> MPSCNNLossDataDescriptor? {
+      let numbers = try Numbers(given), shape = numbers.shape
+      return MPSCNNLossDataDescriptor(
+        data: numbers.values.withUnsafeBytes { Data($0) }, layout: layout,
+        size: MTLSize(width: shape[1], height: shape[0], depth: shape[2]))
+    }
+    guard let described = try data(given["labels"] ?? .null) else { throw Unsupported(why: "labels") }
+    return MPSCNNLossLabels(
+      device: device, lossImageSize: MTLSize(width: size[0], height: size[1], depth: size[2]),
+      labelsDescriptor: described, weightsDescriptor: try given["labelWeights"].flatMap(data))
+  }
+  func images() throws -> ([MPSImage], [MPSImage]?) {
+    ([try image(given["labels"] ?? .null, device)], try given["labelWeights"].map { [try image($0, device)] })
+  }
+  switch kernel {
+  case let kernel as MPSCNNLoss:
+    kernel.destinationImageAllocator = MPSImage.defaultAllocator()
+    let labels = try labels()
+    let result = kernel.encode(commandBuffer: commandBuffer, sourceImage: sources[0], labels: labels)
+    return Encoded(result: result, state: nil, loss: labels.lossImage())
+  case let kernel as MPSCNNYOLOLoss:
+    kernel.destinationImageAllocator = MPSImage.defaultAllocator()
+    let labels = try labels()
+    let result = kernel.encode(commandBuffer: commandBuffer, sourceImage: sources[0], labels: labels)
+    return Encoded(result: result, state: nil, loss: labels.lossImage())
+  case let kernel as MPSNNForwardLoss:
+    kernel.destinationImageAllocator = MPSImage.defaultAllocator()
+    let (labels, weights) = try images()
+    let made = kernel.encodeBatch(
+      commandBuffer: commandBuffer, sourceImages: [sources[0]], labels: labels, weights: weights, outStates: nil,
+      isTemporary: false)
+    return Encoded(result: made[0], state: nil)
+  case let kernel as MPSNNLossGradient:
+    kernel.destinationImageAllocator = MPSImage.defaultAllocator()
+    let (labels, weights) = try images()
+    let made = kernel.encodeBatch(
+      commandBuffer: commandBuffer, sourceGradients: [sources[0]], sourceImages: [sources[1]], labels: labels,
+      weights: weights, sourceStates: nil)
+    return Encoded(result: made[0], state: nil)
+  default: throw Unsupported(why: "\(type(of: kernel)) with labels")
+  }
+}
+
 func kernelAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) throws -> JSON {
-  if given["labels"] != nil { throw Unsupported(why: "labels") }
   let kernel = try object(given["kernel"] ?? .null, device)
   let sources = try (given["sources"]?.list ?? []).map { try image($0, device) }
   guard let commandBuffer = queue.makeCommandBuffer() else { throw Unsupported(why: "no command buffer") }
-  var done = try forward(kernel, given, sources, commandBuffer)
+  var done = try given["labels"] == nil
+    ? forward(kernel, given, sources, commandBuffer) : lost(kernel, given, sources, commandBuffer)
   done.kernels = [kernel]
   for each in given["gradients"]?.list ?? [] {
     guard let back = try object(each["kernel"] ?? .null, device) as? MPSCNNGradientKernel else {
@@ -629,6 +806,7 @@ func kernelAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) 
         commandBuffer: commandBuffer, sourceGradient: incoming, sourceImage: secondary, gradientState: state))
   }
   for each in [done.result] + done.gradients { each.synchronize(on: commandBuffer) }
+  done.loss?.synchronize(on: commandBuffer)
   done.state?.synchronize(on: commandBuffer)
   try finish(commandBuffer)
   var values = try Dictionary(uniqueKeysWithValues: names(given["read"]).map { ($0, try value($0, done)) })
@@ -646,6 +824,9 @@ func value(_ name: String, _ done: Encoded) throws -> JSON {
   let result = done.result
   switch name {
   case "result": return try pixels(result)
+  case "loss":
+    guard let loss = done.loss else { throw Unsupported(why: "a kernel without a loss") }
+    return try pixels(loss)
   case "gradients": return .list(try done.gradients.map(pixels))
   case "size": return .of([result.width, result.height, result.featureChannels])
   case "pixelFormat": return .int(Int(result.pixelFormat.rawValue))
@@ -673,13 +854,7 @@ func randomAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) 
   guard let kind = MPSDataType(rawValue: numericCast(try arguments.int("destinationDataType"))),
     let size = given["matrix"]?.list?.compactMap(\.int)
   else { throw Unsupported(why: "a type of numbers") }
-  var distribution = MPSMatrixRandomDistributionDescriptor.default()
-  if let asked = arguments.all["distributionDescriptor"] {
-    guard let bounds = asked["uniform"]?.list?.compactMap(\.number).map(Float.init) else {
-      throw Unsupported(why: "a distribution")
-    }
-    distribution = .uniformDistributionDescriptor(withMinimum: bounds[0], maximum: bounds[1])
-  }
+  let distribution = try distributionOf(arguments.all["distributionDescriptor"] ?? .null)
   let kernel = MPSMatrixRandomPhilox(
     device: device, destinationDataType: kind, seed: try arguments.int("seed"), distributionDescriptor: distribution)
   let rowBytes = MPSMatrixDescriptor.rowBytes(forColumns: size[1], dataType: kind)
@@ -702,6 +877,16 @@ func randomAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) 
   return answer(["matrix": .object(["shape": .of(size), "numbers": .list(numbers)])], [kernel])
 }
 
+func distributionOf(_ given: JSON) throws -> MPSMatrixRandomDistributionDescriptor {
+  if let bounds = given["uniform"]?.list?.compactMap(\.number).map(Float.init) {
+    return .uniformDistributionDescriptor(withMinimum: bounds[0], maximum: bounds[1])
+  }
+  if let moments = given["normal"]?.list?.compactMap(\.number).map(Float.init) {
+    return .normalDistributionDescriptor(withMean: moments[0], standardDeviation: moments[1])
+  }
+  return .default()
+}
+
 func spacingAnswer(_ given: JSON) throws -> JSON {
   guard let kind = given["dataType"]?.int.flatMap({ MPSDataType(rawValue: numericCast($0)) }),
     let columns = given["columns"]?.list?.compactMap(\.int)
@@ -710,8 +895,11 @@ func spacingAnswer(_ given: JSON) throws -> JSON {
     ["rowBytes": .of(columns.map { MPSMatrixDescriptor.rowBytes(forColumns: $0, dataType: kind) })], [])
 }
 
+let distributionName = "MPSMatrixRandomDistributionDescriptor"
+
 func objectAnswer(_ given: JSON, _ device: MTLDevice) throws -> JSON {
-  let made = try object(given["object"] ?? .null, device)
+  let described = given["object"] ?? .null, isDistribution = names(given["classes"]) == [distributionName]
+  let made: NSObject = isDistribution ? try distributionOf(described) : try object(described, device)
   let values = try names(given["shows"]).map { ($0, try shown(made, $0)) }
   return answer(Dictionary(uniqueKeysWithValues: values), [made])
 }
@@ -729,37 +917,137 @@ final class Handle: NSObject, MPSHandle {
 
 /// A filter node by its class and the images that it reads.
 func node(_ name: String, _ a: Arguments, _ read: (JSON) throws -> MPSNNImageNode) throws -> MPSNNFilterNode {
-  func pair() throws -> (MPSNNImageNode, MPSNNImageNode) {
-    (try read(try a.json("leftSource")), try read(try a.json("rightSource")))
-  }
-  func one() throws -> MPSNNImageNode { try read(try a.json("source")) }
-  switch name {
-  case "MPSNNAdditionNode":
-    let (left, right) = try pair()
-    return MPSNNAdditionNode(leftSource: left, rightSource: right)
-  case "MPSNNSubtractionNode":
-    let (left, right) = try pair()
-    return MPSNNSubtractionNode(leftSource: left, rightSource: right)
-  case "MPSNNMultiplicationNode":
-    let (left, right) = try pair()
-    return MPSNNMultiplicationNode(leftSource: left, rightSource: right)
-  case "MPSNNDivisionNode":
-    let (left, right) = try pair()
-    return MPSNNDivisionNode(leftSource: left, rightSource: right)
-  case "MPSNNConcatenationNode":
+  if name == "MPSNNConcatenationNode" {
     return MPSNNConcatenationNode(sources: try (try a.json("sources").list ?? []).map(read))
-  case "MPSCNNPoolingAverageNode" where a.all["filterSize"] != nil:
+  }
+  if name == "MPSNNForwardLossNode" {
+    let sources = try (try a.json("sources").list ?? []).map(read)
+    return MPSNNForwardLossNode(sources: sources, lossDescriptor: try lossOf(try a.json("lossDescriptor")))
+  }
+  if a.all["leftSource"] != nil {
+    return try arithmeticNode(name, try read(try a.json("leftSource")), try read(try a.json("rightSource")))
+  }
+  let source = try read(try a.json("source"))
+  if let found = try plainNode(name, source) ?? windowNode(name, a, source) ?? layerNode(name, a, source) {
+    return found
+  }
+  return try neuronNode(name, a, source)
+}
+
+func arithmeticNode(_ name: String, _ left: MPSNNImageNode, _ right: MPSNNImageNode) throws -> MPSNNFilterNode {
+  switch name {
+  case "MPSNNAdditionNode": return MPSNNAdditionNode(leftSource: left, rightSource: right)
+  case "MPSNNSubtractionNode": return MPSNNSubtractionNode(leftSource: left, rightSource: right)
+  case "MPSNNMultiplicationNode": return MPSNNMultiplicationNode(leftSource: left, rightSource: right)
+  case "MPSNNDivisionNode": return MPSNNDivisionNode(leftSource: left, rightSource: right)
+  case "MPSNNComparisonNode": return MPSNNComparisonNode(leftSource: left, rightSource: right)
+  default: throw Unsupported(why: "the class \(name)")
+  }
+}
+
+/// Nodes of a source alone.
+func plainNode(_ name: String, _ source: MPSNNImageNode) -> MPSNNFilterNode? {
+  switch name {
+  case "MPSCNNSoftMaxNode": return MPSCNNSoftMaxNode(source: source)
+  case "MPSCNNLogSoftMaxNode": return MPSCNNLogSoftMaxNode(source: source)
+  case "MPSNNInitialGradientNode": return MPSNNInitialGradientNode(source: source)
+  case "MPSNNReductionRowMinNode": return MPSNNReductionRowMinNode(source: source)
+  case "MPSNNReductionRowMaxNode": return MPSNNReductionRowMaxNode(source: source)
+  case "MPSNNReductionRowMeanNode": return MPSNNReductionRowMeanNode(source: source)
+  case "MPSNNReductionRowSumNode": return MPSNNReductionRowSumNode(source: source)
+  case "MPSNNReductionColumnMinNode": return MPSNNReductionColumnMinNode(source: source)
+  case "MPSNNReductionColumnMaxNode": return MPSNNReductionColumnMaxNode(source: source)
+  case "MPSNNReductionColumnMeanNode": return MPSNNReductionColumnMeanNode(source: source)
+  case "MPSNNReductionColumnSumNode": return MPSNNReductionColumnSumNode(source: source)
+  case "MPSNNReductionFeatureChannelsMinNode": return MPSNNReductionFeatureChannelsMinNode(source: source)
+  case "MPSNNReductionFeatureChannelsMaxNode": return MPSNNReductionFeatureChannelsMaxNode(source: source)
+  case "MPSNNReductionFeatureChannelsMeanNode": return MPSNNReductionFeatureChannelsMeanNode(source: source)
+  case "MPSNNReductionFeatureChannelsSumNode": return MPSNNReductionFeatureChannelsSumNode(source: source)
+  case "MPSNNReductionFeatureChannelsArgumentMinNode":
+    return MPSNNReductionFeatureChannelsArgumentMinNode(source: source)
+  case "MPSNNReductionFeatureChannelsArgumentMaxNode":
+    return MPSNNReductionFeatureChannelsArgumentMaxNode(source: source)
+  case "MPSNNReductionSpatialMeanNode": return MPSNNReductionSpatialMeanNode(source: source)
+  default: return nil
+  }
+}
+
+/// Nodes with a window.
+func windowNode(_ name: String, _ a: Arguments, _ source: MPSNNImageNode) throws -> MPSNNFilterNode? {
+  if a.all["filterSize"] != nil {
+    let size = try a.int("filterSize"), stride = try a.int("stride")
+    switch name {
+    case "MPSCNNPoolingAverageNode": return MPSCNNPoolingAverageNode(source: source, filterSize: size, stride: stride)
+    case "MPSCNNPoolingMaxNode": return MPSCNNPoolingMaxNode(source: source, filterSize: size, stride: stride)
+    default: return nil
+    }
+  }
+  if a.all["kernelSize"] != nil {
+    let size = try a.int("kernelSize")
+    switch name {
+    case "MPSCNNSpatialNormalizationNode": return MPSCNNSpatialNormalizationNode(source: source, kernelSize: size)
+    case "MPSCNNLocalContrastNormalizationNode":
+      return MPSCNNLocalContrastNormalizationNode(source: source, kernelSize: size)
+    case "MPSCNNCrossChannelNormalizationNode":
+      return MPSCNNCrossChannelNormalizationNode(source: source, kernelSize: size)
+    default: return nil
+    }
+  }
+  guard a.all["kernelWidth"] != nil else { return nil }
+  let size = (try a.int("kernelWidth"), try a.int("kernelHeight"))
+  let stride = (try a.int("strideInPixelsX"), try a.int("strideInPixelsY"))
+  switch name {
+  case "MPSCNNPoolingMaxNode":
+    return MPSCNNPoolingMaxNode(
+      source: source, kernelWidth: size.0, kernelHeight: size.1, strideInPixelsX: stride.0, strideInPixelsY: stride.1)
+  case "MPSCNNPoolingAverageNode":
     return MPSCNNPoolingAverageNode(
-      source: try one(), filterSize: try a.int("filterSize"), stride: try a.int("stride"))
-  case "MPSCNNPoolingMaxNode" where a.all["filterSize"] != nil:
-    return MPSCNNPoolingMaxNode(source: try one(), filterSize: try a.int("filterSize"), stride: try a.int("stride"))
-  case "MPSCNNSoftMaxNode": return MPSCNNSoftMaxNode(source: try one())
-  case "MPSCNNLogSoftMaxNode": return MPSCNNLogSoftMaxNode(source: try one())
-  case "MPSCNNConvolutionNode" where a.all["weights"] != nil:
-    return MPSCNNConvolutionNode(source: try one(), weights: try a.weights())
-  case "MPSCNNFullyConnectedNode" where a.all["weights"] != nil:
-    return MPSCNNFullyConnectedNode(source: try one(), weights: try a.weights())
-  default: return try neuronNode(name, a, try one())
+      source: source, kernelWidth: size.0, kernelHeight: size.1, strideInPixelsX: stride.0, strideInPixelsY: stride.1)
+  case "MPSCNNPoolingL2NormNode":
+    return MPSCNNPoolingL2NormNode(
+      source: source, kernelWidth: size.0, kernelHeight: size.1, strideInPixelsX: stride.0, strideInPixelsY: stride.1)
+  case "MPSCNNDilatedPoolingMaxNode":
+    return MPSCNNDilatedPoolingMaxNode(
+      source: source, kernelWidth: size.0, kernelHeight: size.1, strideInPixelsX: stride.0, strideInPixelsY: stride.1,
+      dilationRateX: try a.int("dilationRateX"), dilationRateY: try a.int("dilationRateY"))
+  default: return nil
+  }
+}
+
+/// Nodes with a data source, and the rest that take numbers.
+func layerNode(_ name: String, _ a: Arguments, _ source: MPSNNImageNode) throws -> MPSNNFilterNode? {
+  switch name {
+  case "MPSCNNConvolutionNode": return MPSCNNConvolutionNode(source: source, weights: try a.weights())
+  case "MPSCNNFullyConnectedNode": return MPSCNNFullyConnectedNode(source: source, weights: try a.weights())
+  case "MPSCNNConvolutionTransposeNode":
+    return MPSCNNConvolutionTransposeNode(source: source, convolutionGradientState: nil, weights: try a.weights())
+  case "MPSCNNBatchNormalizationNode":
+    return MPSCNNBatchNormalizationNode(source: source, dataSource: try BatchRows(try a.json("dataSource")))
+  case "MPSCNNInstanceNormalizationNode":
+    return MPSCNNInstanceNormalizationNode(source: source, dataSource: try GroupRows(try a.json("dataSource")))
+  case "MPSCNNGroupNormalizationNode":
+    return MPSCNNGroupNormalizationNode(source: source, dataSource: try GroupRows(try a.json("dataSource")))
+  case "MPSCNNNeuronNode": return MPSCNNNeuronNode(source: source, descriptor: try a.neuron("descriptor"))
+  case "MPSCNNDropoutNode":
+    return MPSCNNDropoutNode(
+      source: source, keepProbability: try a.float("keepProbability"), seed: try a.int("seed"),
+      maskStrideInPixels: try a.size("maskStrideInPixels"))
+  case "MPSNNPadNode":
+    guard let edge = MPSImageEdgeMode(rawValue: numericCast(try a.int("edgeMode"))) else { return nil }
+    return MPSNNPadNode(
+      source: source, paddingSizeBefore: try a.coordinate("paddingSizeBefore"),
+      paddingSizeAfter: try a.coordinate("paddingSizeAfter"), edgeMode: edge)
+  case "MPSCNNUpsamplingNearestNode":
+    return MPSCNNUpsamplingNearestNode(
+      source: source, integerScaleFactorX: try a.int("integerScaleFactorX"),
+      integerScaleFactorY: try a.int("integerScaleFactorY"))
+  case "MPSCNNUpsamplingBilinearNode":
+    return MPSCNNUpsamplingBilinearNode(
+      source: source, integerScaleFactorX: try a.int("integerScaleFactorX"),
+      integerScaleFactorY: try a.int("integerScaleFactorY"), alignCorners: try a.flag("alignCorners"))
+  case "MPSNNGramMatrixCalculationNode":
+    return MPSNNGramMatrixCalculationNode(source: source, alpha: try a.float("alpha"))
+  default: return nil
   }
 }
 

@@ -73,16 +73,43 @@ KERNELS: tuple[tuple[str, str, str], ...] = (
     ("MPSCNNUpsamplingBilinear", _UNARY, f"{_FACTORS} alignCorners:Bool"),
     ("MPSCNNUpsamplingNearestGradient MPSCNNUpsamplingBilinearGradient", _GRADIENT, _FACTORS),
     ("MPSNNResizeBilinear", _UNARY, "resizeWidth:Int resizeHeight:Int alignCorners:Bool"),
+    ("MPSNNCropAndResizeBilinear", _UNARY, "resizeWidth:Int resizeHeight:Int numberOfRegions:Int regions:Parts"),
+    ("MPSNNLocalCorrelation", "MPSNNReduceBinary", "windowInX:Int windowInY:Int strideInX:Int strideInY:Int"),
+    ("MPSCNNBinaryConvolution MPSCNNBinaryFullyConnected", _UNARY,
+     "convolutionData:Weights outputBiasTerms:Outputs outputScaleTerms:Outputs inputBiasTerms:Inputs "
+     "inputScaleTerms:Inputs type:Type flags:Flags"),
+    ("MPSNNForwardLoss", "ForwardLoss", "lossDescriptor:Loss"),
+    ("MPSNNLossGradient", "LossGradient", "lossDescriptor:Loss"),
+    ("MPSCNNLoss", "LabelledLoss", "lossDescriptor:Loss"),
+    ("MPSCNNYOLOLoss", "LabelledLoss", "lossDescriptor:Boxes"),
 )  # fmt: skip
 """Classes, their base, and the initializer behind the device."""
+_SIZED = "source kernelWidth:Int kernelHeight:Int strideInPixelsX:Int strideInPixelsY:Int"
 _NODES: tuple[tuple[str, str], ...] = (
-    ("MPSNNAdditionNode MPSNNSubtractionNode MPSNNMultiplicationNode MPSNNDivisionNode", "leftSource rightSource"),
-    ("MPSCNNSoftMaxNode MPSCNNLogSoftMaxNode", "source"),
-    ("MPSCNNPoolingAverageNode MPSCNNPoolingMaxNode", "source filterSize:Int stride:Int"),
+    (" ".join(f"MPSNN{name}Node" for name in "Addition Subtraction Multiplication Division Comparison".split()),
+     "leftSource rightSource"),
+    ("MPSCNNSoftMaxNode MPSCNNLogSoftMaxNode MPSNNInitialGradientNode MPSNNReductionSpatialMeanNode", "source"),
+    (" ".join(f"{name.replace('MPSNNReduce', 'MPSNNReduction')}Node" for name in _REDUCTIONS), "source"),
+    ("MPSCNNPoolingAverageNode MPSCNNPoolingMaxNode", f"source filterSize:Int stride:Int|{_SIZED}"),
+    ("MPSCNNPoolingL2NormNode", _SIZED),
+    ("MPSCNNDilatedPoolingMaxNode", f"{_SIZED} {_DILATION}"),
+    ("MPSCNNSpatialNormalizationNode MPSCNNLocalContrastNormalizationNode MPSCNNCrossChannelNormalizationNode",
+     "source kernelSize:Int"),
     ("MPSCNNConvolutionNode MPSCNNFullyConnectedNode", "source weights:Weights"),
+    ("MPSCNNConvolutionTransposeNode", "source convolutionGradientState:State weights:Weights"),
+    ("MPSCNNBatchNormalizationNode", "source dataSource:Batch"),
+    ("MPSCNNInstanceNormalizationNode", "source dataSource:Instance"),
+    ("MPSCNNGroupNormalizationNode", "source dataSource:Group"),
+    ("MPSCNNNeuronNode", "source descriptor:Neuron"),
+    ("MPSCNNDropoutNode", f"source {_DROPOUT}"),
+    ("MPSNNPadNode", "source paddingSizeBefore:MPSImageCoordinate paddingSizeAfter:MPSImageCoordinate edgeMode:Edge"),
+    ("MPSCNNUpsamplingNearestNode", f"source {_FACTORS}"),
+    ("MPSCNNUpsamplingBilinearNode", f"source {_FACTORS} alignCorners:Bool"),
+    ("MPSNNGramMatrixCalculationNode", "source alpha:Float"),
     (" ".join(f"MPSCNNNeuron{name}Node" for name in (
         "ReLU ReLUN ELU HardSigmoid SoftPlus TanH Power Exponential Logarithm Linear".split())), "source"),
 )  # fmt: skip
+"""Classes, and their initializers: images, and behind them other arguments."""
 _TYPES: Mapping[str, tuple[str, str]] = {
     "Int": ("Int", "{0}"),
     "Bool": ("Bool", "{0}"),
@@ -96,6 +123,15 @@ _TYPES: Mapping[str, tuple[str, str]] = {
     "Batch": ("MPSCNNBatchNormalizationDataSource", "rows({0}, {0}.numberOfFeatureChannels())"),
     "Instance": ("MPSCNNInstanceNormalizationDataSource", "rows({0}, {0}.numberOfFeatureChannels)"),
     "Group": ("MPSCNNGroupNormalizationDataSource", "rows({0}, {0}.numberOfFeatureChannels, {0}.numberOfGroups)"),
+    "Parts": ("UnsafePointer<MPSRegion>", "parts({0}, numberOfRegions)"),
+    "Outputs": ("UnsafePointer<Float>?", 'row({0}, convolutionData, "outputFeatureChannels")'),
+    "Inputs": ("UnsafePointer<Float>?", 'row({0}, convolutionData, "inputFeatureChannels")'),
+    "Type": ("MPSCNNBinaryConvolutionType", "Int({0}.rawValue)"),
+    "Flags": ("MPSCNNBinaryConvolutionFlags", "Int({0}.rawValue)"),
+    "Edge": ("MPSImageEdgeMode", "Int({0}.rawValue)"),
+    "Loss": ("MPSCNNLossDescriptor", "{0}.entry"),
+    "Boxes": ("MPSCNNYOLOLossDescriptor", "{0}.entry"),
+    "State": ("MPSCNNConvolutionGradientStateNode?", "Entry?.none"),
     "Floats": ("UnsafePointer<Float>",
                "array([count], Array(UnsafeBufferPointer(start: {0}, count: count)))"),
 }  # fmt: skip
@@ -106,24 +142,33 @@ def _classes() -> Iterator[str]:
     yield "import Foundation\nimport Metal\n"
     for names, base, form in KERNELS:
         for name in names.split():
-            yield _class(name, base, "_ device: MTLDevice".replace("_ ", ""), form, "")
-    for names, form in _NODES:
-        images = [each for each in form.split() if ":" not in each]
-        listed = ", ".join(f'"{each}": [{each}]' for each in images)
-        taken = ", ".join(f"{each}: MPSNNImageNode" for each in images)
-        rest = " ".join(each for each in form.split() if ":" in each)
+            yield _class(name, base, _initializer("device: MTLDevice", form, ""))
+    for names, forms in _NODES:
+        made = "".join(map(_of_images, forms.split("|")))
         for name in names.split():
-            yield _class(name, "MPSNNFilterNode", taken, rest, f", images: [{listed}]")
+            yield _class(name, "MPSNNFilterNode", made)
 
 
-def _class(name: str, base: str, first: str, form: str, behind: str) -> str:
+def _class(name: str, base: str, initializers: str) -> str:
+    return f"public final class {name}: {base} {{\n{initializers}}}\n"
+
+
+def _of_images(form: str) -> str:
+    """The initializer of a node."""
+    images = [each for each in form.split() if ":" not in each]
+    listed = ", ".join(f'"{each}": [{each}]' for each in images)
+    taken = ", ".join(f"{each}: MPSNNImageNode" for each in images)
+    return _initializer(taken, " ".join(each for each in form.split() if ":" in each), f", images: [{listed}]")
+
+
+def _initializer(first: str, form: str, behind: str) -> str:
     pairs = [each.split(":") for each in form.split()]
     taken = "".join(f", {label}: {_TYPES[kind][0]}" for label, kind in pairs)
-    set_ = "".join(f'    given["{label}"] = {_TYPES[kind][1].format(label)}\n' for label, kind in pairs)
+    noted = "".join(f'    given["{label}"] = {_TYPES[kind][1].format(label)}\n' for label, kind in pairs)
     keyword = "var" if pairs else "let"
     return (
-        f"public final class {name}: {base} {{\n  public init({first}{taken}) {{\n"
-        f"    {keyword} given: Entry = [:]\n{set_}    super.init(given{behind})\n  }}\n}}\n"
+        f"  public init({first}{taken}) {{\n    {keyword} given: Entry = [:]\n{noted}"
+        f"    super.init(given{behind})\n  }}\n"
     )
 
 
@@ -136,7 +181,7 @@ def built(folder: Path) -> Path:
                  "-wmo", "-suppress-warnings", "-swift-version", "5", "-I", ".", f"{module}.swift", *more,
                  "-o", f"lib{module}.a")  # fmt: skip
     text = re.sub(r"@objc\([^)]*\) ", "", RECORDER.read_text())  # names for Objective-C
-    (folder / "main.swift").write_text(text.replace("NSZone? = nil", "NSZone? = nil"))
+    (folder / "main.swift").write_text(text)
     _compile(folder, "-suppress-warnings", "-swift-version", "5", "-I", ".", "-L", ".", "-lMetalPerformanceShaders",
              "-lMetal", "main.swift", "-o", "recorder")  # fmt: skip
     return folder / "recorder"

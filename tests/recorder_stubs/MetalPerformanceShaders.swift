@@ -55,6 +55,42 @@ public enum MPSDataType: UInt32 {
   case uInt8 = 8, uInt16 = 16, uInt32 = 32
 }
 
+public enum MPSImageEdgeMode: UInt { case zero, clamp, mirror, mirrorWithEdge, constant }
+
+public enum MPSCNNBinaryConvolutionType: UInt { case binaryWeights, XNOR, AND }
+
+public enum MPSCNNBinaryConvolutionFlags: UInt { case none, useBetaScaling }
+
+public enum MPSCNNLossType: UInt32 {
+  case meanAbsoluteError, meanSquaredError, softMaxCrossEntropy, sigmoidCrossEntropy, categoricalCrossEntropy, hinge
+  case huber, cosineDistance, log, kullbackLeiblerDivergence
+}
+
+public enum MPSCNNReductionType: Int32 { case none, sum, mean, sumByNonZeroWeights }
+
+public struct MPSOrigin {
+  public var x: Double, y: Double, z: Double
+  public init(x: Double, y: Double, z: Double) { (self.x, self.y, self.z) = (x, y, z) }
+}
+
+public struct MPSSize {
+  public var width: Double, height: Double, depth: Double
+  public init(width: Double, height: Double, depth: Double) {
+    (self.width, self.height, self.depth) = (width, height, depth)
+  }
+}
+
+public struct MPSRegion {
+  public var origin: MPSOrigin, size: MPSSize
+  public init(origin: MPSOrigin, size: MPSSize) { (self.origin, self.size) = (origin, size) }
+}
+
+func parts(_ start: UnsafePointer<MPSRegion>, _ count: Int) -> [Entry] {
+  UnsafeBufferPointer(start: start, count: count).map {
+    ["part": [$0.origin.x, $0.origin.y, $0.size.width, $0.size.height]]
+  }
+}
+
 public enum MPSCNNNeuronType: Int32 {
   case none, reLU, linear, sigmoid, hardSigmoid, tanH, absolute, softPlus, softSign, elu, pReLU, reLUN, power
   case exponential, logarithm, geLU
@@ -69,9 +105,11 @@ public class Noted: NSObject {
   let arguments: Entry
   public var properties: Entry = [:]
   init(_ arguments: Entry) { self.arguments = arguments }
+  /// Properties of objects that it holds, too.
+  var set: Entry { properties }
   var entry: Entry {
     var found: Entry = ["class": String(describing: type(of: self)), "arguments": arguments]
-    if !properties.isEmpty { found["properties"] = properties }
+    if !set.isEmpty { found["properties"] = set }
     return found
   }
   func shows(_ name: String) -> Any? { nil }
@@ -89,6 +127,7 @@ public final class MPSImageDescriptor {
 
 public final class MPSImage: NSObject {
   var shape: [Int], values: [Float]
+  public private(set) var numberOfImages = 1
   public var featureChannelFormat: MPSImageFeatureChannelFormat, pixelFormat = MTLPixelFormat(rawValue: 0)
   public init(device: MTLDevice, imageDescriptor: MPSImageDescriptor) {
     (shape, featureChannelFormat) = (imageDescriptor.size, imageDescriptor.format)
@@ -98,6 +137,7 @@ public final class MPSImage: NSObject {
     let found = found as! Entry
     shape = whole(found["shape"])
     values = (found["numbers"] as! [Any]).map { Float(number($0)) }
+    if shape.count == 4 { numberOfImages = shape.removeFirst() }
     featureChannelFormat = .float32
     if let code = code as? NSNumber {
       pixelFormat = MTLPixelFormat(rawValue: code.uintValue)
@@ -107,14 +147,26 @@ public final class MPSImage: NSObject {
   public var height: Int { shape[0] }
   public var width: Int { shape[1] }
   public var featureChannels: Int { shape[2] }
-  var entry: Entry { array(shape, values) }
+  var entry: Entry {
+    var found = array(shape, values)
+    if featureChannelFormat != .float32 { found["format"] = Int(featureChannelFormat.rawValue) }
+    return found
+  }
   public static func defaultAllocator() -> MPSImageAllocator { Allocator() }
   public func synchronize(on commandBuffer: MTLCommandBuffer) {}
   public func writeBytes(_ bytes: UnsafeRawPointer, dataLayout: MPSDataLayout, imageIndex: Int) {
-    values = Array(UnsafeBufferPointer(start: bytes.assumingMemoryBound(to: Float.self), count: values.count))
+    values = values.indices.map { place in
+      switch featureChannelFormat {
+      case .float32: return bytes.load(fromByteOffset: 4 * place, as: Float.self)
+      case .float16: return Float(Float16(bitPattern: bytes.load(fromByteOffset: 2 * place, as: UInt16.self)))
+      case .unorm8: return Float(bytes.load(fromByteOffset: place, as: UInt8.self)) / 255
+      case .unorm16: return Float(bytes.load(fromByteOffset: 2 * place, as: UInt16.self)) / 65535
+      }
+    }
   }
   public func readBytes(_ bytes: UnsafeMutableRawPointer, dataLayout: MPSDataLayout, imageIndex: Int) {
-    for (place, value) in values.enumerated() {
+    let count = shape.reduce(1, *)
+    for (place, value) in values[(imageIndex * count)..<((imageIndex + 1) * count)].enumerated() {
       if featureChannelFormat == .float32 { bytes.storeBytes(of: value, toByteOffset: 4 * place, as: Float.self) }
       else { bytes.storeBytes(of: Float16(value).bitPattern, toByteOffset: 2 * place, as: UInt16.self) }
     }
@@ -175,7 +227,7 @@ public class MPSKernel: Noted {
   func state() -> MPSState {
     let name = String(describing: type(of: self)), given = encoded ?? [:]
     if name.hasPrefix("MPSCNNConvolution") || name == "MPSCNNFullyConnected" {
-      return name.contains("Transpose") ? MPSNNGradientState(given) : MPSCNNConvolutionGradientState(given)
+      return MPSCNNConvolutionGradientState(given)
     }
     if name == "MPSCNNInstanceNormalization" { return MPSCNNInstanceNormalizationGradientState(given) }
     if name == "MPSCNNGroupNormalization" { return MPSCNNGroupNormalizationGradientState(given) }
@@ -334,6 +386,7 @@ public protocol MPSCNNConvolutionDataSource: NSObjectProtocol {
 }
 
 func entry(_ source: MPSCNNConvolutionDataSource) -> Entry {
+  if source.dataType() == .uInt32 { return words(source) }
   let made = source.descriptor(), groups = (made.properties["groups"] as? NSNumber)?.intValue ?? 1
   let inputs = made is MPSCNNDepthWiseConvolutionDescriptor ? 1 : made.size("inputFeatureChannels") / groups
   let outputs = made.size("outputFeatureChannels")
@@ -345,6 +398,110 @@ func entry(_ source: MPSCNNConvolutionDataSource) -> Entry {
     found["biases"] = array([outputs], Array(UnsafeBufferPointer(start: biases, count: outputs)))
   }
   return found
+}
+
+/// Weights of one bit: each pixel of a filter has whole words.
+func words(_ source: MPSCNNConvolutionDataSource) -> Entry {
+  let made = source.descriptor(), count = (made.size("inputFeatureChannels") + 31) / 32
+  let shape = [made.size("outputFeatureChannels"), made.size("kernelHeight"), made.size("kernelWidth"), count]
+  let start = source.weights().assumingMemoryBound(to: UInt32.self)
+  let flat = UnsafeBufferPointer(start: start, count: shape.reduce(1, *)).map { Int($0) }
+  return ["descriptor": made.entry, "words": flat]
+}
+
+/// Terms of a binary convolution.
+func row(_ start: UnsafePointer<Float>?, _ source: MPSCNNConvolutionDataSource, _ side: String) -> Entry? {
+  let count = source.descriptor().size(side)
+  return start.map { array([count], Array(UnsafeBufferPointer(start: $0, count: count))) }
+}
+
+// --- losses -----------------------------------------------------------------------------------------------------------
+
+public final class MPSCNNLossDescriptor: Noted {
+  public init(type: MPSCNNLossType, reductionType: MPSCNNReductionType) {
+    super.init(["type": Int(type.rawValue), "reductionType": Int(reductionType.rawValue)])
+  }
+}
+
+public final class MPSCNNYOLOLossDescriptor: Noted {
+  private let made = (0..<4).map { _ in MPSCNNLossDescriptor(type: .meanAbsoluteError, reductionType: .none) }
+  public var xyLossDescriptor: MPSCNNLossDescriptor { made[0] }
+  public var whLossDescriptor: MPSCNNLossDescriptor { made[1] }
+  public var confidenceLossDescriptor: MPSCNNLossDescriptor { made[2] }
+  public var classesLossDescriptor: MPSCNNLossDescriptor { made[3] }
+  public static func cnnLossDescriptor(
+    withXYLossType xy: MPSCNNLossType, whLossType: MPSCNNLossType, confidenceLossType: MPSCNNLossType,
+    classesLossType: MPSCNNLossType, reductionType: MPSCNNReductionType, anchorBoxes: Data, numberOfAnchorBoxes: Int
+  ) -> MPSCNNYOLOLossDescriptor {
+    var boxes = floats(anchorBoxes)
+    boxes["shape"] = [numberOfAnchorBoxes, 2]
+    return MPSCNNYOLOLossDescriptor([
+      "XYLossType": Int(xy.rawValue), "WHLossType": Int(whLossType.rawValue),
+      "confidenceLossType": Int(confidenceLossType.rawValue), "classesLossType": Int(classesLossType.rawValue),
+      "reductionType": Int(reductionType.rawValue), "anchorBoxes": boxes,
+    ])
+  }
+  override var set: Entry {
+    var found = properties
+    let parts = ["XYLossDescriptor", "WHLossDescriptor", "confidenceLossDescriptor", "classesLossDescriptor"]
+    for (part, inner) in zip(parts, made) {
+      for (name, value) in inner.properties { found["\(part).\(name)"] = value }
+    }
+    return found
+  }
+}
+
+public final class MPSCNNLossDataDescriptor: NSObject {
+  let entry: Entry
+  public init?(data: Data, layout: MPSDataLayout, size: MTLSize) {
+    var found = floats(data)
+    found["shape"] = [size.height, size.width, size.depth]
+    entry = found
+  }
+}
+
+public final class MPSCNNLossLabels: NSObject {
+  let labels: Entry, weights: Entry?, size: [Int]
+  var loss: MPSImage?
+  public init(
+    device: MTLDevice, lossImageSize: MTLSize, labelsDescriptor: MPSCNNLossDataDescriptor,
+    weightsDescriptor: MPSCNNLossDataDescriptor?
+  ) {
+    size = [lossImageSize.width, lossImageSize.height, lossImageSize.depth]
+    (labels, weights) = (labelsDescriptor.entry, weightsDescriptor?.entry)
+  }
+  public func lossImage() -> MPSImage { loss! }
+}
+
+public class LabelledLoss: MPSCNNKernel {
+  public func encode(commandBuffer: MTLCommandBuffer, sourceImage: MPSImage, labels: MPSCNNLossLabels) -> MPSImage {
+    var given: Entry = ["kind": "kernel", "kernel": entry, "sources": [sourceImage.entry]]
+    (given["labels"], given["lossImageSize"], given["labelWeights"]) = (labels.labels, labels.size, labels.weights)
+    given["read"] = ["result", "loss"]
+    let found = asked(given)
+    labels.loss = MPSImage(found["loss"])
+    return MPSImage(found["result"])
+  }
+}
+
+func lost(_ kernel: MPSKernel, _ sources: [MPSImage], _ labels: [MPSImage], _ weights: [MPSImage]?) -> [MPSImage] {
+  var given: Entry = ["kind": "kernel", "kernel": kernel.entry, "sources": sources.map(\.entry), "read": ["result"]]
+  (given["labels"], given["labelWeights"]) = (labels[0].entry, weights?[0].entry)
+  return [MPSImage(asked(given)["result"])]
+}
+
+public class ForwardLoss: MPSCNNKernel {
+  public func encodeBatch(
+    commandBuffer: MTLCommandBuffer, sourceImages: [MPSImage], labels: [MPSImage], weights: [MPSImage]?,
+    outStates: UnsafeMutablePointer<[MPSState]?>?, isTemporary: Bool
+  ) -> [MPSImage] { lost(self, sourceImages, labels, weights) }
+}
+
+public class LossGradient: MPSCNNBinaryKernel {
+  public func encodeBatch(
+    commandBuffer: MTLCommandBuffer, sourceGradients: [MPSImage], sourceImages: [MPSImage], labels: [MPSImage],
+    weights: [MPSImage]?, sourceStates: [MPSState]?
+  ) -> [MPSImage] { lost(self, sourceGradients + sourceImages, labels, weights) }
 }
 
 public protocol NormalizationSource: NSObjectProtocol {
@@ -400,6 +557,14 @@ public final class MPSNNConcatenationNode: MPSNNFilterNode {
   public init(sources: [MPSNNImageNode]) { super.init([:], images: ["sources": sources]) }
 }
 
+public final class MPSNNForwardLossNode: MPSNNFilterNode {
+  public init(sources: [MPSNNImageNode], lossDescriptor: MPSCNNLossDescriptor) {
+    super.init(["lossDescriptor": lossDescriptor.entry], images: ["sources": sources])
+  }
+}
+
+public final class MPSCNNConvolutionGradientStateNode: NSObject {}
+
 public final class MPSNNGraph: NSObject {
   public var format = MPSImageFeatureChannelFormat.float16
   public var destinationImageAllocator: MPSImageAllocator = Allocator()
@@ -445,13 +610,23 @@ public final class MPSNNGraph: NSObject {
   }
 }
 
-public final class MPSMatrixRandomDistributionDescriptor: NSObject {
-  let entry: Entry?
-  init(_ entry: Entry?) { self.entry = entry }
-  public static func `default`() -> MPSMatrixRandomDistributionDescriptor { .init(nil) }
+public final class MPSMatrixRandomDistributionDescriptor: Noted {
+  let made: Entry?
+  init(made: Entry?) {
+    self.made = made
+    super.init([:])
+  }
+  override func shows(_ name: String) -> Any? {
+    let found = asked(["kind": "object", "object": made ?? entry, "shows": [name]])[name]
+    return NSNumber(value: number(found))
+  }
+  public static func normalDistributionDescriptor(withMean mean: Float, standardDeviation: Float)
+    -> MPSMatrixRandomDistributionDescriptor
+  { .init(made: ["normal": [Double(mean), Double(standardDeviation)]]) }
+  public static func `default`() -> MPSMatrixRandomDistributionDescriptor { .init(made: nil) }
   public static func uniformDistributionDescriptor(withMinimum minimum: Float, maximum: Float)
     -> MPSMatrixRandomDistributionDescriptor
-  { .init(["uniform": [Double(minimum), Double(maximum)]]) }
+  { .init(made: ["uniform": [Double(minimum), Double(maximum)]]) }
 }
 
 public final class MPSMatrixDescriptor: NSObject {
@@ -481,7 +656,7 @@ public final class MPSMatrixRandomPhilox: MPSKernel {
     distributionDescriptor: MPSMatrixRandomDistributionDescriptor
   ) {
     var given: Entry = ["destinationDataType": Int(destinationDataType.rawValue), "seed": seed]
-    given["distributionDescriptor"] = distributionDescriptor.entry
+    given["distributionDescriptor"] = distributionDescriptor.made
     super.init(given)
   }
   public func encode(commandBuffer: MTLCommandBuffer, destinationMatrix: MPSMatrix) {
