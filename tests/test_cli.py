@@ -27,7 +27,7 @@ PNG = "PIL.Image"
 
 COMMANDS = (
     *("train", "evaluate", "predict", "summary", "convert", "run", "export", "lint", "explain-padding"),
-    *("trace", "compare", "profile"),
+    *("trace", "compare", "profile", "selftest"),
     *("weights show", "weights convert"),
 )
 

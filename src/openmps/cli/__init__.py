@@ -40,7 +40,10 @@ _PACKAGE = Path(__file__).parent.parent
 _USAGE = 2
 _INTERRUPTED = 130
 _UNWRITTEN = 1
-_PATHS = ("--chrome", "--data", "--network", "--out", "--output", "--resume", "--run", "--run-folder", "--samples")
+_PATHS = (
+    *("--chrome", "--data", "--goldens", "--network", "--out", "--output", "--record", "--resume", "--run"),
+    *("--run-folder", "--samples"),
+)
 """Options that are files or folders."""
 
 app = typer.Typer(
