@@ -795,15 +795,19 @@ func kernelAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) 
     guard let back = try object(each["kernel"] ?? .null, device) as? MPSCNNGradientKernel else {
       throw Unsupported(why: "a gradient kernel")
     }
-    guard let state = done.state as? MPSNNGradientState else { throw Unsupported(why: "a kernel without a state") }
     back.destinationImageAllocator = MPSImage.defaultAllocator()
     let shape = [done.result.height, done.result.width, done.result.featureChannels]
     let incoming = try image(each["incoming"] ?? .null, device, shape: shape)
     let secondary = each["secondary"]?.int.map { sources[$0] } ?? done.result
     done.kernels.append(back)
-    done.gradients.append(
-      back.encode(
-        commandBuffer: commandBuffer, sourceGradient: incoming, sourceImage: secondary, gradientState: state))
+    if let state = done.state {
+      done.gradients.append(
+        back.encode(
+          commandBuffer: commandBuffer, sourceGradient: incoming, sourceImage: secondary, gradientState: state))
+    } else {  // classes whose forward kernel leaves no state
+      done.gradients.append(
+        back.encode(commandBuffer: commandBuffer, primaryImage: incoming, secondaryImage: secondary))
+    }
   }
   for each in [done.result] + done.gradients { each.synchronize(on: commandBuffer) }
   done.loss?.synchronize(on: commandBuffer)

@@ -28,7 +28,11 @@ _FACTORS = "integerScaleFactorX:Int integerScaleFactorY:Int"
 _DROPOUT = "keepProbability:Float seed:Int maskStrideInPixels:MTLSize"
 _UNARY, _BINARY, _GRADIENT = "MPSCNNKernel", "MPSCNNBinaryKernel", "MPSCNNGradientKernel"
 _REDUCTIONS = [
-    *(f"MPSNNReduce{axis}{name}" for axis in ("Row", "Column", "FeatureChannels") for name in "Min Max Mean Sum".split()),
+    *(
+        f"MPSNNReduce{axis}{name}"
+        for axis in ("Row", "Column", "FeatureChannels")
+        for name in "Min Max Mean Sum".split()
+    ),
     *(f"MPSNNReduceFeatureChannelsArgument{name}" for name in ("Min", "Max")),
 ]
 KERNELS: tuple[tuple[str, str, str], ...] = (
@@ -222,9 +226,14 @@ def recorded(program: Path, cases: Path, folder: Path) -> subprocess.CompletedPr
     answering.start()
     try:
         return subprocess.run(
-            [program, "--list", cases, "--out", folder / "goldens"], cwd=folder, capture_output=True, text=True, check=False,
-            env={**os.environ, "OPENMPS_STUB": str(watched), "TMPDIR": str(folder)}, timeout=900,
-        )  # fmt: skip
+            [program, "--list", cases, "--out", folder / "goldens"],
+            cwd=folder,
+            env={**os.environ, "OPENMPS_STUB": str(watched), "TMPDIR": str(folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
     finally:
         answering.ends = True
         answering.join()

@@ -26,8 +26,8 @@ _HEAD = """# Conformance
 
 How much of what openmps computes is what Apple's framework computes? The package holds one list of small cases, as data
 that programs in any language read, and recordings of what machines answered to them. A case counts as proven where a
-Mac's answer agrees. Where none has answered, the header's words may leave nothing open; or tests of a client that runs on
-Macs may have settled what they leave open; or nobody has.
+Mac's answer agrees. Where none has answered, the header's words may leave nothing open; or tests of a client that runs
+on Macs may have settled what they leave open; or nobody has.
 
 ```sh
 openmps selftest                          # what each device here answers, against the recordings: seconds
