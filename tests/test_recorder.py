@@ -16,7 +16,7 @@ from recorder_compiler import RECORDER, built, recorded
 from swift_compiler import require_compiler
 
 LIST = cases()
-EVERY = 6
+EVERY = 12
 """Which cases are recorded here; all of them take minutes."""
 UNKNOWN = [
     {"name": "another class", "kind": "kernel", "kernel": {"class": "MPSCNNNothing", "arguments": {}}, "read": []},
