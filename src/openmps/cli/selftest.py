@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.options import Device, note
+from openmps.cli.options import note
 
 if TYPE_CHECKING:
     from openmps.conformance.goldens import Golden
@@ -18,7 +18,9 @@ _EVERY = "all"
 
 
 def selftest(
-    device: Device = _EVERY,
+    device: Annotated[
+        str, typer.Option(help="all, cpu, cuda, cuda:N, or auto: the first GPU where there is one.")
+    ] = _EVERY,
     goldens: Annotated[
         list[Path] | None,
         typer.Option(
