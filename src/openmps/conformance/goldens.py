@@ -71,12 +71,12 @@ def load_recording(path: Path) -> Golden:
     """
     try:
         size = path.stat().st_size
-        document: Any = parsed(path.read_text(encoding="utf-8")) if size <= _MOST_BYTES else None
+        document: Any = parsed(path.read_text(encoding="utf-8")) if size <= _MOST_BYTES else {}
     except OSError as error:
         raise MPSFileError(_WHO, str(path), "cannot be read", error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
         raise MPSFileError(_WHO, str(path), "must be JSON", str(error)[:200]) from error
-    wrong = "too large" if document is None else next(_wrong(document), None)
+    wrong = "too large" if size > _MOST_BYTES else next(_wrong(document), None)
     if wrong is not None:
         remedy = "recorder/record.swift writes them"
         raise MPSFileError(_WHO, str(path), "must be a recording of answers to the list of cases", wrong, remedy)

@@ -72,9 +72,9 @@ class Maker:
 
     def normalization(self, given: Given) -> ArchivedNormalizationParameters:
         """The data source of a batch, instance or group normalization."""
-        rows = {f"{name}_array": array_of(given[name]) for name in ("mean", "variance") if name in given}
+        mean, variance = (array_of(given[name]) if name in given else None for name in ("mean", "variance"))
         return ArchivedNormalizationParameters(
-            array_of(given["gamma"]), array_of(given["beta"]), **rows,
+            array_of(given["gamma"]), array_of(given["beta"]), mean, variance,
             epsilon_value=given["epsilon"], groups=given.get("groups", 1),
         )  # fmt: skip
 
