@@ -74,6 +74,8 @@ ERRORS := bench/results/kernel_errors.json
 pages: setup
 	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 tests/kernels tests/sweeps/test_oracle.py tests/sweeps/test_formats.py --record-errors $(ERRORS) $(if $(KERNEL),-k "$(KERNEL)")
 	PYTHONPATH=tests $(BIN)/python -m kernel_page
+	$(BIN)/python tools/conformance_cases.py
+	$(BIN)/python tools/conformance_page.py
 	$(if $(KERNEL),,PYTHONPATH=tests $(BIN)/python -W ignore -m node_cases.table)
 
 fuzz: setup

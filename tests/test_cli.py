@@ -27,7 +27,7 @@ PNG = "PIL.Image"
 
 COMMANDS = (
     *("train", "evaluate", "predict", "summary", "convert", "run", "export", "lint", "explain-padding"),
-    *("trace", "compare", "profile", "doctor"),
+    *("trace", "compare", "profile", "selftest", "doctor"),
     *("weights show", "weights convert", "golden make", "golden check"),
 )
 

@@ -40,6 +40,7 @@ pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder", "on_a_kn
         *((f"golden check kept capture --{name}", f"--{name.split()[0]}") for name in ("format float16", "device cpu")),
         ("profile good --classes 3", "--classes"),
         ("profile ported.archive --image 8x8x1 --classes 3", "--classes"),
+        ("selftest --record a.json --goldens b.json", "--goldens"),
         ("view good cat.png --count 2", "--count"),
         ("view ported.archive --samples images.npz --image 8x8x1", "--image"),
         ("view ported.archive --image 8x8x1 --count 2", "--count"),
@@ -69,7 +70,7 @@ def test_options_that_do_nothing_are_refused(command: str, option: str, capsys: 
     "weights convert good {}", "weights show {}", "predict good {}", "summary {}", "convert reference.onnx {}",
     "run ported.archive --input x=x.npy --output {}", "train --data {}", "train --data={}", "train --run {}",
     "train --resume {}", "train --network {}", "trace good --out {}", "view good --out {}", "profile good --chrome {}",
-    "golden make good --out {}", "golden check {} good",
+    "golden make good --out {}", "golden check {} good", "selftest --record {}", "selftest --goldens {}",
     "lint good --samples {}", "export --swift good {}", "compare good {}", "explain-padding 8 {}",
 ])  # fmt: skip
 def test_a_path_that_is_empty_is_not_the_current_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ COMMANDS = (
     "export --swift net.mps A", "export --onnx net.mps a.onnx --image 4x4x3", "weights show net.mps",
     "weights convert net.mps w.npz", "weights convert net.mps w.npz --to keras", "weights convert net.mps raw",
     "weights convert w{}.npz o.npz", "train --data pictures --run r{} --epochs 1 --batch-size 2 --network tiny",
-    "explain-padding 8 q{}", "nothing{}", "lint --{} net.mps",
+    "explain-padding 8 q{}", "nothing{}", "lint --{} net.mps", "selftest --goldens q{}", "selftest --goldens x.npy",
 )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"In continuous integration": "ci.md"},
             {"Lint": "lint.md"},
             {"Conventions": "conventions.md"},
+            {"Ten minutes of your Mac": "mac_owners.md"},
             {"Archives": "archives.md"},
             {"Processors": "processors.md"},
             {"Replays": "replays.md"},
@@ -52,6 +53,7 @@ _BEFORE: list[dict[str, Any]] = [
 _BEHIND: list[dict[str, Any]] = [
     {
         "Measured": [
+            {"Conformance": "conformance.md"},
             {"Kernels": "kernels.md"},
             {"Performance": "performance.md"},
             {"ONNX's node cases": "onnx_node_cases.md"},

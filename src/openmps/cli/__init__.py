@@ -32,6 +32,7 @@ from openmps.cli.onnx import convert, run
 from openmps.cli.options import sentence
 from openmps.cli.padding import explain_padding
 from openmps.cli.prediction import predict
+from openmps.cli.selftest import selftest
 from openmps.cli.streams import printable_streams
 from openmps.cli.training import train
 from openmps.cli.view import view
@@ -42,7 +43,10 @@ _PACKAGE = Path(__file__).parent.parent
 _USAGE = 2
 _INTERRUPTED = 130
 _UNWRITTEN = 1
-_PATHS = ("--chrome", "--data", "--network", "--out", "--output", "--resume", "--run", "--run-folder", "--samples")
+_PATHS = (
+    *("--chrome", "--data", "--goldens", "--network", "--out", "--output", "--record", "--resume", "--run"),
+    *("--run-folder", "--samples"),
+)
 """Options that are files or folders."""
 
 app = typer.Typer(
@@ -54,7 +58,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (train, evaluate, predict, summary, convert, run, export, lint, view, trace, compare, profile, doctor):
+_COMMANDS = (
+    *(train, evaluate, predict, summary, convert, run, export, lint, view),
+    *(trace, compare, profile, selftest, doctor),
+)
+for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(weights_app)
 app.add_typer(golden_app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from openmps.cli.models import Images, as_taken, chosen_images, open_graph
 from openmps.cli.options import note
 from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSFileError
+
+if TYPE_CHECKING:
+    from openmps.graph.graph import MPSNNGraph
 
 _HAS_ERRORS = 1
 
@@ -33,6 +36,9 @@ def lint(
     ] = None,
     image: Images = None,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
+    conformance: Annotated[
+        bool, typer.Option("--conformance", help="Say, too, of each class of filters what is proven by Macs.")
+    ] = False,
     registry: Modules = None,
 ) -> None:
     """Say what an Apple GPU would refuse.
@@ -54,8 +60,20 @@ def lint(
             note(text)
     report = look(found.graph, shapes if given is None else None, target=target, samples=given)
     print(report)
+    if conformance:
+        _print_conformance(found.graph)
     if not report.ok:
         raise typer.Exit(_HAS_ERRORS)
+
+
+def _print_conformance(graph: MPSNNGraph) -> None:
+    """How many cases that ask the network's classes are proven, and by whom."""
+    from openmps.conformance.cases import cases
+    from openmps.conformance.goldens import goldens
+    from openmps.conformance.network import network_proof, proof_table
+    from openmps.runtime.devices import mtl_device
+
+    print(f"\n{proof_table(network_proof(graph, cases(), goldens(), mtl_device('cpu')))}")
 
 
 def arrays_in(path: Path) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""recorder/record.swift: over stubs that ask openmps, it records what openmps records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import openmps as mps
+from openmps.conformance.answers import answer_of
+from openmps.conformance.cases import CASES_FILE, cases
+from openmps.conformance.goldens import Verdict, load_recording, verdict
+from recorder_compiler import RECORDER, built, recorded
+from swift_compiler import require_compiler
+
+LIST = cases()
+EVERY = 12
+"""Which cases are recorded here; all of them take minutes."""
+UNKNOWN = [
+    {"name": "another class", "kind": "kernel", "kernel": {"class": "MPSCNNNothing", "arguments": {}}, "read": []},
+    {"name": "another kind", "kind": "movie"},
+]
+"""Cases of a list with words that the recorder does not know."""
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that the recorder has written."""
+    require_compiler()
+    folder = tmp_path_factory.mktemp("recorder")
+    document = json.loads(CASES_FILE.read_text())
+    wanted = {control["case"] for control in document["controls"]}
+    document["cases"] = [
+        each for place, each in enumerate(document["cases"]) if place % EVERY == 0 or each["name"] in wanted
+    ]
+    document["cases"] += UNKNOWN
+    (folder / "cases.json").write_text(json.dumps(document))
+    done = recorded(built(folder), folder / "cases.json", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = (folder / "goldens").glob("*/recording.json")
+    return found
+
+
+def test_its_answers_are_those_of_openmps(recording: Path) -> None:
+    """Case by case, bit by bit."""
+    golden, device = load_recording(recording), mps.mtl_device("cpu")
+    asked = golden.answers.keys() - {case["name"] for case in UNKNOWN}
+    assert len(asked) > len(LIST.cases) / (EVERY + 1)
+    for name in asked:
+        ours = answer_of(LIST.cases[name], device)
+        assert _plain(golden.answers[name]) == _plain(ours), name
+        assert verdict(LIST, name, ours, golden.answers[name]) is Verdict.AGREES, name
+
+
+def test_words_that_it_does_not_know_are_counted(recording: Path) -> None:
+    golden = load_recording(recording)
+    assert golden.answers["another class"] == {"unsupported": "the class MPSCNNNothing"}
+    assert golden.answers["another kind"] == {"unsupported": "the kind movie"}
+    assert golden.machine["unsupported"] == len(UNKNOWN)
+
+
+def _plain(given: Any) -> Any:
+    """Numbers as float64: the one writes 1, the other 1.0."""
+    if isinstance(given, dict):
+        return {name: _plain(each) for name, each in given.items()}
+    if isinstance(given, list):
+        return [_plain(each) for each in given]
+    return float(given) if isinstance(given, int | float) else given
+
+
+def test_planted_faults_are_seen(recording: Path) -> None:
+    planted = json.loads(recording.read_text())["planted"]
+    assert {*planted} == {"abort", "hang", "silence", *(f"another number: {name}" for name in LIST.controls)}
+    assert {*planted.values()} == {"seen"}
+
+
+def test_it_needs_no_packages() -> None:
+    imports = [line.split()[1] for line in RECORDER.read_text().splitlines() if line.startswith("import ")]
+    assert imports == ["Foundation", "Metal", "MetalPerformanceShaders"]
