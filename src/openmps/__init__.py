@@ -9,9 +9,8 @@ Weights      MPSCNNConvolutionDescriptor, MPSCNNConvolutionDataSource, Trainable
 Layers       MPSCNNPoolingMax, MPSNNSlice, MPSCNNNeuronReLU, MPSCNNSoftMax, MPSCNNDropout, MPSCNNBatchNormalization, …
 Arithmetic   MPSCNNAdd, …; MPSNNReduceFeatureChannelsSum, MPSNNReshape, MPSNNPad; MPSMatrixMultiplication, …
 Learning     a …Gradient of each kernel; MPSCNNLoss, MPSNNForwardLoss, MPSCNNLossDescriptor; MPSNNOptimizerAdam, …
-Graphs       MPSNNGraph, MPSNNImageNode, MPSNNStateNode, MPSNNFilterNode, a …Node of each kernel; graph_summary, lint
-Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_padding; readings of headers: conventions
-Packages     openmps.formats: weights, ONNX, Swift; openmps.training: data, loop, metrics; openmps.debug: traces
+Graphs       MPSNNGraph, MPSNNImageNode, MPSNNStateNode, MPSNNFilterNode, a …Node of each kernel; lint, conventions
+Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding; packages: formats, training, debug, pyobjc
 """
 
 __version__ = "0.2.0"

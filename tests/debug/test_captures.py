@@ -224,13 +224,9 @@ def test_what_cannot_be_compared_is_refused(right: mps.MPSNNGraph, photo: Array,
     wrong: Any = capture.images
     with pytest.raises(mps.MPSTypeError, match="capture must be a Capture"):
         mps.debug.compare_capture(right, wrong)
-<<<<<<< ours
-    with pytest.raises(mps.MPSArgumentError, match="must have 1 entry, one for each input: 'image', got 2"):
-=======
     with pytest.raises(
         mps.MPSArgumentError, match="source_images must have 1 entry, one for each input: 'image', got 2"
     ):
->>>>>>> theirs
         mps.debug.compare_capture(right, capture, [photo, photo])
     wrong = photo
     with pytest.raises(mps.MPSTypeError, match="capture.images must be a sequence of images, got ndarray among them"):

@@ -11,14 +11,20 @@ import openmps as mps
 from conformance_list.describe import DEVICE, described, listed
 from conformance_list.kernels import family_of
 from conformance_list.nodes import FLOAT32
-from mac_facts import graphs, kernels, storage
+from mac_facts import graphs, kernels, matrices, storage
 from mac_facts.fact import Fact
 from mac_facts.storage import COLUMNS, ELEMENTS
 from openmps.conformance.arrays import written_number
 from openmps.conformance.cases import FORMAT
 from openmps.formats.archive.sources import ArchivedNormalizationParameters
 
-FACTS = {fact.name: fact for fact in (*kernels.FACTS, *graphs.FACTS, graphs.SCALED, *storage.FACTS)}
+FACTS = {
+    fact.name: fact
+    for fact in (
+        *(*kernels.FACTS, *graphs.FACTS, *storage.FACTS, *matrices.FACTS),
+        *(*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED),
+    )
+}
 PLACES = {
     "macOS 27.0": "macOS-27.0-Apple_M4_Pro",
     "macOS 26.5": "macOS-26.5-Apple_M4_Pro",
@@ -38,6 +44,9 @@ APART = {
     "row-bytes": "a case for each type", "row-bytes-of-none": "as row-bytes", "vector-bytes": "as row-bytes",
     "matrix-bytes": "a descriptor by itself",
     "philox-uniform-printed": "as philox-uniform", "philox-small-matrix": "as philox-words-0",
+    "state-resource-size": "states by themselves", "short-row-bytes": "a descriptor by itself",
+    "graph-result-handle": "identity of objects",
+    **dict.fromkeys((fact.name for fact in (*matrices.FACTS, *matrices.SWITCHED)), "the list has no matrices"),
 }  # fmt: skip
 """Facts that the list does not ask, and why."""
 NINE, SIXTEEN, SIGNED, FOUR = kernels.NINE, kernels.SIXTEEN, kernels.SIGNED, kernels.FOUR

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from openmps import names
+import openmps.names as names
 from openmps.conformance.arrays import written
 from openmps.conformance.cases import Case
 from openmps.conformance.graphs import graph_answer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from openmps import names
+import openmps.names as names
 from openmps.conformance.answers import Answer, answer_of
 from openmps.conformance.cases import Case, CaseList
 from openmps.conformance.goldens import Golden, Verdict, verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from openmps import names
+import openmps.names as names
 from openmps.conformance.arrays import written
 from openmps.conformance.kernels import image, pixels
 from openmps.conformance.objects import Maker
@@ -42,7 +42,7 @@ def graph_answer(maker: Maker, entry: Given) -> tuple[dict[str, Any], list[Any]]
     order = [int((handle.label() or "").rpartition(" ")[2]) for handle in graph.source_image_handles]
     given = [image(maker.device, entry["sources"][place]) for place in order]
     if maker.noted is not None:
-        maker.noted.asked |= graph.conventions_asked([each.descriptor() for each in given])
+        maker.noted.asked |= graph.conventions_asked([each.descriptor() for each in given]).keys()
     result = graph.encode(command_buffer, given)
     command_buffer.commit()
     command_buffer.wait_until_completed()

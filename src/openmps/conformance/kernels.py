@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from openmps import names
+import openmps.names as names
 from openmps.conformance.arrays import array_of, written, written_number
 from openmps.conformance.objects import Maker, attribute
 

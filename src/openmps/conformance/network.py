@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from openmps import names
+import openmps.names as names
 from openmps.conformance.cases import CaseList
 from openmps.conformance.evidence import Evidence, Proof, evidence
 from openmps.conformance.goldens import Golden

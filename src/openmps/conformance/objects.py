@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from openmps import names
+import openmps.names as names
 from openmps.conformance.arrays import array_of, number_of
 from openmps.convention import NotingConventions
 from openmps.formats.archive import forms

@@ -12,7 +12,8 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from openmps import __version__, names
+import openmps.names as names
+from openmps import __version__
 from openmps.conformance.answers import Answer, answer_of
 from openmps.conformance.cases import FORMAT, Case, CaseList
 from openmps.conformance.goldens import SEEN, agree

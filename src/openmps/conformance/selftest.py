@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from openmps import names
+import openmps.names as names
 from openmps.conformance.answers import Answer, answer_of
 from openmps.conformance.cases import CaseList
 from openmps.conformance.goldens import Golden, Verdict, verdict

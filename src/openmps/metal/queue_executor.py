@@ -384,7 +384,8 @@ class QueueExecutor:
                 if item is _Signal.ADVANCE:
                     self.advance()
                 else:
-                    self._patience.leave(item, self._running)
+                    with suppress(BaseException):  # the record is seen to all the same
+                        self._patience.leave(item, self._running)
                     if not item.finished.is_set():
                         self._see_all_to_their_end(item)
             self._locked(self._in_flight.forget)
