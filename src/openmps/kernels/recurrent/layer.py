@@ -1,0 +1,173 @@
+"""The numbers of a recurrent layer as its descriptor's sources give them, and what its mathematics is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.errors import MPSArgumentError
+from openmps.kernels.convolution.data_source import load_weights
+from openmps.kernels.recurrent.descriptors import (
+    MPSGRUDescriptor,
+    MPSLSTMDescriptor,
+    MPSRNNDescriptor,
+    Source,
+)
+from openmps.ops.matrix.recurrent_cells import Activation, Cell, Gru, Lstm, SingleGate
+from openmps.types import MPSCNNNeuronType, MPSDataType, MPSRNNMatrixId, MPSRNNSequenceDirection
+
+Array = NDArray[np.float32]
+_KINDS = (MPSDataType.FLOAT32, MPSDataType.FLOAT16)
+INPUTS, STATES, BIASES, MEMORIES = PARTS = ("inputs", "states", "biases", "memories")
+"""What weights are of, as `Parameters` names them."""
+
+
+class Place(NamedTuple):
+    """One weight matrix of a layer: which part of which gate."""
+
+    part: str
+    gate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a layer computes, but for its numbers."""
+
+    cell: Cell
+    inputs: int
+    outputs: int
+    is_unit: bool
+    """Whether gates get the source itself."""
+    is_diagonal: bool
+    """Whether weights of memories are vectors."""
+    places: tuple[Place, ...]
+    """The weights that there are, others being 0."""
+    is_backward: bool = False
+
+    def has(self, part: str) -> bool:
+        """Whether there are such weights at all."""
+        return any(each.part == part for each in self.places)
+
+    def shape(self, place: Place) -> tuple[int, int]:
+        """Rows and columns of one weight matrix."""
+        if place.part == BIASES or (place.part == MEMORIES and self.is_diagonal):
+            return 1, self.outputs
+        return self.outputs, self.inputs if place.part == INPUTS else self.outputs
+
+    def gates_of(self, part: str) -> range:
+        """The gates that a part has weights for: Vh of a GRU stands alone."""
+        return range(2, 3) if part == MEMORIES and isinstance(self.cell, Gru) else range(self.cell.gates)
+
+
+class Layer(NamedTuple):
+    """A form and its numbers."""
+
+    form: Form
+    weights: Mapping[Place, Array]
+    """In the shapes that the form says."""
+
+
+def read_layer(who: str, descriptor: MPSRNNDescriptor) -> Layer:
+    """Read all sources of a descriptor, and check that they fit one another."""
+    sizes = descriptor.input_feature_channels, descriptor.output_feature_channels
+    is_unit = descriptor.use_layer_input_unit_transform_mode
+    if is_unit and sizes[0] != sizes[1]:
+        rule = f"must be output_feature_channels, {sizes[1]}, for use_layer_input_unit_transform_mode"
+        raise MPSArgumentError(who, "input_feature_channels", rule, sizes[0])
+    is_diagonal = isinstance(descriptor, MPSLSTMDescriptor) and descriptor.memory_weights_are_diagonal
+    form = Form(_NO_CELL, *sizes, is_unit, is_diagonal, ())
+    weights: dict[Place, Array] = {}
+    activations: list[Activation] = []
+    for gate, names in enumerate(descriptor._gates):  # pyright: ignore[reportPrivateUsage]
+        activations.append(Activation())
+        for part, name in ((INPUTS, names.inputs), (STATES, names.states), (MEMORIES, names.memories)):
+            source: Source = getattr(descriptor, name) if name else None
+            if source is None:
+                continue
+            read = _Read(f"{who} {name}", source, form.shape(Place(part, gate)))
+            if part == INPUTS:
+                activations[-1] = read.activation
+                weights[Place(BIASES, gate)] = read.biases
+            if part != INPUTS or not is_unit:
+                weights[Place(part, gate)] = read.weights
+    cell = _cell(descriptor, activations)
+    backward = descriptor.layer_sequence_direction is MPSRNNSequenceDirection.BACKWARD
+    return Layer(replace(form, cell=cell, places=tuple(weights), is_backward=backward), weights)
+
+
+_NO_CELL = SingleGate(Activation())
+
+
+def _cell(descriptor: MPSRNNDescriptor, activations: list[Activation]) -> Cell:
+    if isinstance(descriptor, MPSGRUDescriptor):
+        z, r, h = activations
+        return Gru((z, r, h), descriptor.gate_pnorm_value, descriptor.flip_output_gates)
+    if isinstance(descriptor, MPSLSTMDescriptor):
+        i, f, c, o = activations
+        named = (getattr(descriptor, f"cell_to_output_neuron_param_{each}") for each in "abc")
+        return Lstm((i, f, c, o), Activation(descriptor.cell_to_output_neuron_type, *named))
+    return SingleGate(activations[0])
+
+
+class _Read:
+    """What one source gives: weights and biases in the shape of their place, and the neuron."""
+
+    def __init__(self, who: str, source: Any, shape: tuple[int, int]) -> None:
+        loaded = load_weights(who, source, _KINDS)
+        given, (rows, columns) = loaded.descriptor, shape
+        self.activation = _activation(who, given)
+        is_vector = rows == 1 and loaded.weights.size == columns
+        if not is_vector and loaded.weights.shape != (rows, 1, 1, columns):
+            rule = f"must be those of a kernel of one pixel, {columns} input and {rows} output channels"
+            got = " x ".join(map(str, loaded.weights.shape))
+            raise MPSArgumentError(who, "data source weights()", rule, f"{got}, OHWI")
+        plain = (given.stride_in_pixels_x, given.stride_in_pixels_y, given.dilation_rate_x, given.dilation_rate_y)
+        if plain != (1, 1, 1, 1) or given.groups != 1:
+            raise MPSArgumentError(who, "data source descriptor()", "must have strides, dilation rates and groups of 1")
+        self.weights = loaded.weights.reshape(shape)
+        channels = given.output_feature_channels
+        zeros = np.zeros(channels, np.float32)
+        self.biases = (zeros if loaded.biases is None else loaded.biases).reshape(1, -1)
+
+
+def _activation(who: str, descriptor: Any) -> Activation:
+    neuron = descriptor.fused_neuron_descriptor
+    if neuron is None:
+        return Activation()
+    if neuron.neuron_type is MPSCNNNeuronType.PRELU:
+        raise MPSArgumentError(who, "data source descriptor()", "must have another neuron", "PRELU")
+    return Activation(neuron.neuron_type, neuron.a, neuron.b, neuron.c)
+
+
+def rounded(weights: Array, *, to_half: bool) -> Array:
+    """Weights as a layer multiplies with them."""
+    return weights.astype(np.float16).astype(np.float32) if to_half else weights
+
+
+def stacked(layer: Layer, part: str) -> Array | None:
+    """A part of all gates as `Parameters` has it; None if there is nothing of it, or if gates get the source itself."""
+    form = layer.form
+    if not form.has(part):
+        is_needed = part == INPUTS and not form.is_unit
+        return np.zeros((form.cell.gates * form.outputs, form.inputs), np.float32) if is_needed else None
+    places = [Place(part, gate) for gate in form.gates_of(part)]
+    rows = [layer.weights.get(each, np.zeros(form.shape(each), np.float32)) for each in places]
+    is_vector = part == BIASES or (part == MEMORIES and form.is_diagonal)
+    return np.concatenate([each.reshape(-1) if is_vector else each for each in rows])
+
+
+_FIRST = {1: MPSRNNMatrixId.SINGLE_GATE_INPUT_WEIGHTS, 3: MPSRNNMatrixId.GRU_INPUT_GATE_INPUT_WEIGHTS}
+_LSTM = MPSRNNMatrixId.LSTM_INPUT_GATE_INPUT_WEIGHTS
+
+
+def matrix_id(form: Form, place: Place) -> MPSRNNMatrixId:
+    """The framework's number of a weight matrix."""
+    order = [INPUTS, STATES, *([MEMORIES] if form.cell.gates == 4 else []), BIASES]
+    if form.cell.gates == 3 and place.gate == 2:
+        order.insert(2, MEMORIES)
+    first = _FIRST.get(form.cell.gates, _LSTM)
+    return MPSRNNMatrixId(first + place.gate * (4 if form.cell.gates == 4 else 3) + order.index(place.part))

@@ -1,0 +1,545 @@
+"""Recurrent layers that are trained, over sequences of matrices (MPSRNNLayer.h, macOS 10.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from openmps.checks import flag, listed, store
+from openmps.core.kernel.arguments import member
+from openmps.core.kernel.configuration import KernelProperty, Setting
+from openmps.core.kernel.operands import FLOATS, Argument, OperandContext, OperandKernel
+from openmps.core.operand import Operand
+from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
+from openmps.kernels.recurrent.layer import (
+    BIASES,
+    INPUTS,
+    MEMORIES,
+    PARTS,
+    Array,
+    Form,
+    Place,
+    matrix_id,
+    read_layer,
+)
+from openmps.kernels.recurrent.sequences import (
+    check_count,
+    read_steps,
+    rows_of,
+    sequence,
+    step_arguments,
+    store_steps,
+)
+from openmps.kernels.recurrent.states import (
+    MPSRNNMatrixTrainingState,
+    MPSRNNRecurrentMatrixState,
+    Record,
+    float_matrix,
+    state_of,
+)
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.matrix.recurrent import (
+    BiasGradient,
+    GateGradient,
+    Gated,
+    JoinRows,
+    Member,
+    Recurrence,
+    RecurrenceGradient,
+    RowRange,
+    SourceGradient,
+    Total,
+)
+from openmps.ops.matrix.recurrent_cells import Gru
+from openmps.ops.op import Value
+from openmps.types import MPSDataType, MPSRNNMatrixId, MTLOrigin
+
+_INPUT_STATE, _OUTPUT_STATES = "recurrent_input_state", "recurrent_output_states"
+
+
+class _Asked(NamedTuple):
+    """What a plan depends on besides shapes; ``what`` is the encode."""
+
+    what: str
+    rows: tuple[int, ...] = ()
+    has_state: bool = False
+    states: int = 0
+    has_destinations: bool = True
+    has_weight_gradients: bool = False
+    records: tuple[tuple[int, int], ...] = ()
+    """The rows of each record of training states that are read."""
+    origin: tuple[int, int] = (0, 0)
+
+
+class MPSRNNMatrixTrainingLayer(OperandKernel):
+    """A recurrent layer over sequences of matrices that is trained (MPSRNNLayer.h, macOS 10.14).
+
+    ``MPSRNNMatrixTrainingLayer(device, rnn_descriptor, trainable_weights)`` appends the layer's weights to the list: a
+    matrix for each weight that has a source, in the order of `MPSRNNMatrixId`. Input and recurrent weights are ``[n,
+    channels]``, biases and diagonal memory weights ``[1, n]``; a gate with input weights has biases, zeros where the
+    source has none. They are FLOAT32 if the descriptor says `use_float32_weights`, else FLOAT16. Encodes take the
+    weights, and read them when they run; the layer keeps none.
+
+    Raises:
+        MPSArgumentError: Weights do not fit the channels.
+        MPSTypeError: ``trainable_weights`` is no list, or a source is none of weights.
+    """
+
+    store_all_intermediate_states = KernelProperty(
+        False, flag, "Whether a state comes out of each step, and not of the end alone. Default False."
+    )
+    recurrent_output_is_temporary = KernelProperty(
+        False, flag, "Whether states that come out live on the command buffer only. Default False."
+    )
+    training_state_is_temporary = KernelProperty(
+        False, flag, "Whether training states live on the command buffer only. Default False."
+    )
+    accumulate_weight_gradients = KernelProperty(
+        False, flag, "Whether gradients are added to what their matrices hold; they replace it else. Default False."
+    )
+    _form = Setting[Form]()
+    _type = Setting[MPSDataType]()
+
+    def __init__(self, device: MTLDevice, rnn_descriptor: MPSRNNDescriptor, trainable_weights: list[MPSMatrix]) -> None:
+        super().__init__(device)
+        _check_list(self.name, "trainable_weights", trainable_weights)
+        (descriptor,) = descriptors(self.name, rnn_descriptor, None)
+        layer = read_layer(self.name, descriptor)
+        self._form = layer.form
+        self._type = MPSDataType.FLOAT32 if descriptor.use_float32_weights else MPSDataType.FLOAT16
+        trainable_weights += [self._new(place, self._type, layer.weights[place]) for place in self._places]
+
+    @property
+    def input_feature_channels(self) -> int:
+        """Numbers of a vector of the source."""
+        return self._form.inputs
+
+    @property
+    def output_feature_channels(self) -> int:
+        """Numbers of a vector of the result."""
+        return self._form.outputs
+
+    @property
+    def _places(self) -> list[Place]:
+        """The weights that there are, in the framework's order."""
+        return sorted(self._form.places, key=lambda place: matrix_id(self._form, place))
+
+    # --- weights ------------------------------------------------------------------------------------------------------
+
+    def _new(self, place: Place, data_type: MPSDataType, values: Array | None = None) -> MPSMatrix:
+        descriptor = MPSMatrixDescriptor(*self._form.shape(place), data_type=data_type)
+        matrix = MPSMatrix(device=self._device, descriptor=descriptor)
+        if values is not None:
+            matrix.memory().copy_(torch.from_numpy(np.ascontiguousarray(values)))
+        return matrix
+
+    def create_weight_matrices(self, matrices_out: list[MPSMatrix]) -> None:
+        """Append matrices of zeros like the layer's weights."""
+        _check_list(self.name, "matrices_out", matrices_out)
+        matrices_out += [self._new(place, self._type) for place in self._places]
+
+    def create_weight_gradient_matrices(
+        self, matrices_out: list[MPSMatrix], data_type: MPSDataType = MPSDataType.FLOAT32
+    ) -> None:
+        """Append matrices of zeros for gradients, like the layer's weights but FLOAT32 or FLOAT16 as asked."""
+        _check_list(self.name, "matrices_out", matrices_out)
+        matrices_out += [self._new(place, self._gradient_type(data_type)) for place in self._places]
+
+    def create_temporary_weight_gradient_matrices(
+        self, matrices_out: list[MPSMatrix], data_type: MPSDataType, command_buffer: CommandBuffer
+    ) -> None:
+        """The same with matrices that live on a command buffer, each with a read count of 1."""
+        _check_list(self.name, "matrices_out", matrices_out)
+        data_type = self._gradient_type(data_type)
+        shapes = [self._form.shape(place) for place in self._places]
+        matrices_out += [
+            MPSTemporaryMatrix(command_buffer, MPSMatrixDescriptor(*shape, data_type=data_type)) for shape in shapes
+        ]
+
+    def _gradient_type(self, data_type: MPSDataType) -> MPSDataType:
+        kind = member(self.name, "data_type", MPSDataType, data_type)
+        if kind not in FLOATS:
+            raise MPSArgumentError(self.name, "data_type", "must be FLOAT32 or FLOAT16", kind.name)
+        return kind
+
+    def encode_copy_weights(
+        self,
+        command_buffer: CommandBuffer,
+        weights: Sequence[MPSMatrix],
+        matrix_id: MPSRNNMatrixId,
+        matrix: MPSMatrix,
+        copy_from_weights_to_matrix: bool,
+        matrix_offset: MTLOrigin = MTLOrigin(0, 0, 0),  # noqa: B008  # frozen
+    ) -> None:
+        """Record a copy between one of ``weights``, or of their gradients, and a part of ``matrix``.
+
+        The part has an output channel a row and an input channel a column, biases and diagonal memory weights one row;
+        it begins at row ``matrix_offset.x``, column ``matrix_offset.y``.
+
+        Raises:
+            MPSArgumentError: The layer has no such weights, or ``matrix`` is too small.
+        """
+        who = self.name
+        given, place = self._listed("weights", weights), self._place_of(matrix_id)
+        if not isinstance(matrix_offset, MTLOrigin) or matrix_offset.z != 0:
+            raise MPSArgumentError(who, "matrix_offset", "must be an MTLOrigin(row, column, 0)", matrix_offset)
+        mine = given[self._places.index(place)]
+        pair = (
+            [mine, matrix] if flag(who, "copy_from_weights_to_matrix", copy_from_weights_to_matrix) else [matrix, mine]
+        )
+        names = ["weights", "matrix"] if pair[0] is mine else ["matrix", "weights"]
+        arguments = tuple([Argument(n, MPSMatrix, FLOATS, is_result=k == 1) for k, n in enumerate(names)])
+        asked = _Asked(f"copy of {place.part} {place.gate}", origin=(matrix_offset.x, matrix_offset.y))
+        self._encode(command_buffer, *pair, arguments=arguments, asked=(asked, tuple(names)))
+
+    def _place_of(self, matrix_id_: MPSRNNMatrixId) -> Place:
+        wanted = member(self.name, "matrix_id", MPSRNNMatrixId, matrix_id_)
+        there = {matrix_id(self._form, place): place for place in self._places}
+        if wanted not in there:
+            rule = f"must be one that the layer has: {', '.join(each.name for each in there)}"
+            raise MPSArgumentError(self.name, "matrix_id", rule, wanted.name)
+        return there[wanted]
+
+    def _listed(self, argument: str, matrices: Any) -> list[MPSMatrix]:
+        """Weights, or their gradients, as the layer made them."""
+        given = listed(self.name, argument, matrices, "MPSMatrix")
+        places = self._places
+        if len(given) != len(places):
+            rule = f"must hold {len(places)} matrices, those that this layer has made"
+            raise MPSArgumentError(self.name, argument, rule, len(given))
+        for index, (each, place) in enumerate(zip(given, places, strict=True)):
+            shape = self._form.shape(place)
+            if not isinstance(each, MPSMatrix) or (each.matrices, each.rows, each.columns) != (1, *shape):
+                rule = f"must be an MPSMatrix of {shape[0]} x {shape[1]}, {matrix_id(self._form, place).name}"
+                raise MPSArgumentError(self.name, f"{argument}[{index}]", rule, each)
+        return given
+
+    # --- encodes ------------------------------------------------------------------------------------------------------
+
+    def encode_forward_sequence(
+        self,
+        command_buffer: CommandBuffer,
+        source_matrices: Sequence[MPSMatrix],
+        destination_matrices: Sequence[MPSMatrix],
+        training_states: list[MPSRNNMatrixTrainingState],
+        weights: Sequence[MPSMatrix],
+        *,
+        source_offsets: Sequence[int] | None = None,
+        destination_offsets: Sequence[int] | None = None,
+        recurrent_input_state: MPSRNNRecurrentMatrixState | None = None,
+        recurrent_output_states: list[MPSRNNRecurrentMatrixState] | None = None,
+    ) -> None:
+        """Record a run over a sequence, as `MPSRNNMatrixInferenceLayer.encode_sequence`, with these weights.
+
+        Appends a training state for each step to ``training_states``, in the order of time. The last of
+        ``recurrent_output_states`` is the one to hand on.
+        """
+        who = self.name
+        _check_list(who, "training_states", training_states)
+        sources = sequence(who, "source_matrices", source_matrices, source_offsets, "source_offsets")
+        results = sequence(
+            who, "destination_matrices", destination_matrices, destination_offsets, "destination_offsets"
+        )
+        check_count(who, "destination_matrices", results, len(sources), "source_matrices")
+        rows, given = rows_of(who, "source_matrices", sources), self._listed("weights", weights)
+        state, made = self._states(
+            command_buffer, rows, recurrent_input_state, recurrent_output_states, "recurrent_output_states"
+        )
+        temporary = self.training_state_is_temporary
+        widths = [self._form.cell.gates * self._form.outputs, *[self._form.outputs] * (3 if self._has_memory else 1)]
+        kept = [float_matrix(command_buffer, sum(rows), width, temporary=temporary) for width in widths]
+        for each in kept:
+            if isinstance(each, MPSTemporaryMatrix):
+                each.read_count = len(rows)
+        record = Record(self._form, rows, kept)
+        asked = _Asked("forward", rows, state is not None, len(made))
+        read = [*_named("source_matrices", sources), *_of_state(_INPUT_STATE, state), *_named("weights", given)]
+        written = [*_named("destination_matrices", results), *_named("training state", kept), *_of_states(made)]
+        self._encode_lists(command_buffer, read, written, asked)
+        if state is not None:
+            state.count_read()
+        training_states += MPSRNNMatrixTrainingState.made(command_buffer, record, temporary=temporary)
+        if recurrent_output_states is not None:
+            recurrent_output_states += made
+
+    def encode_gradient_sequence(
+        self,
+        command_buffer: CommandBuffer,
+        forward_sources: Sequence[MPSMatrix],
+        source_gradients: Sequence[MPSMatrix],
+        destination_gradients: Sequence[MPSMatrix] | None,
+        weight_gradients: Sequence[MPSMatrix] | None,
+        training_states: Sequence[MPSRNNMatrixTrainingState],
+        weights: Sequence[MPSMatrix],
+        *,
+        forward_source_offsets: Sequence[int] | None = None,
+        source_gradient_offsets: Sequence[int] | None = None,
+        destination_offsets: Sequence[int] | None = None,
+        recurrent_input_state: MPSRNNRecurrentMatrixState | None = None,
+        recurrent_output_states: list[MPSRNNRecurrentMatrixState] | None = None,
+    ) -> None:
+        """Record the gradients of a sequence; all lists are in the order of time, and it works from the end.
+
+        ``source_gradients`` are those with respect to what the layer gave, ``destination_gradients`` those with respect
+        to its sources. Those with respect to weights are sums over all rows and steps, which replace what
+        ``weight_gradients`` hold, or are added to it by `accumulate_weight_gradients`. ``recurrent_input_state`` are
+        gradients with respect to the state behind the last step, zeros if None; those with respect to the state before
+        the first step, or before each one with `store_all_intermediate_states`, are appended to
+        ``recurrent_output_states``: the first is the one to hand to the part of the sequence before this one.
+
+        Raises:
+            MPSArgumentError: Lists have other lengths, training states are of other rows, or a matrix is too small.
+        """
+        who = self.name
+        sources = sequence(who, "forward_sources", forward_sources, forward_source_offsets, "forward_source_offsets")
+        gradients = sequence(
+            who, "source_gradients", source_gradients, source_gradient_offsets, "source_gradient_offsets"
+        )
+        check_count(who, "source_gradients", gradients, len(sources), "forward_sources")
+        results: list[Operand] = []
+        if destination_gradients is not None:
+            results = sequence(
+                who, "destination_gradients", destination_gradients, destination_offsets, "destination_offsets"
+            )
+            check_count(who, "destination_gradients", results, len(sources), "forward_sources")
+        states = self._training_states(command_buffer, training_states, len(sources))
+        rows = tuple([state.record.rows[state.step] for state in states])
+        given = self._listed("weights", weights)
+        sums = [] if weight_gradients is None else self._listed("weight_gradients", weight_gradients)
+        state, made = self._states(
+            command_buffer, rows, recurrent_input_state, recurrent_output_states, "recurrent_output_states"
+        )
+        runs = _runs(states)
+        asked = _Asked(
+            "gradient", rows, state is not None, len(made), bool(results), bool(sums),
+            tuple([(sum(record.rows[:first]), sum(record.rows[:last + 1])) for record, first, last in runs]),
+        )  # fmt: skip
+        kept = [each for record, _, _ in runs for each in record.kept]
+        read = [
+            *_named("forward_sources", sources), *_named("source_gradients", gradients),
+            *_named("training state", kept), *_of_state(_INPUT_STATE, state), *_named("weights", given),
+        ]  # fmt: skip
+        written = [*_named("destination_gradients", results), *_named("weight_gradients", sums), *_of_states(made)]
+        self._encode_lists(command_buffer, read, written, asked)
+        for record, first, last in runs:
+            for each in record.kept:
+                each.count_read(last - first)  # the encode took the first of them
+        for each in (*states, *([] if state is None else [state])):
+            each.count_read()
+        if recurrent_output_states is not None:
+            recurrent_output_states += made
+
+    @property
+    def _has_memory(self) -> bool:
+        return self._form.cell.has_memory
+
+    def _encode_lists(
+        self,
+        command_buffer: CommandBuffer,
+        read: Sequence[tuple[str, Operand]],
+        written: Sequence[tuple[str, Operand]],
+        asked: _Asked,
+    ) -> None:
+        """The encode path for lists of operands, each with its argument's name."""
+        kinds = step_arguments("", 1)[0].kinds
+        arguments = [Argument(name, kinds, FLOATS) for name, _ in read]
+        arguments += [Argument(name, kinds, FLOATS, is_result=True) for name, _ in written]
+        given = [each for _, each in (*read, *written)]
+        self._encode(command_buffer, *given, arguments=tuple(arguments), asked=(asked, len(read)))
+
+    def _states(
+        self, command_buffer: CommandBuffer, rows: Sequence[int], given: Any, wanted: Any, argument: str
+    ) -> tuple[MPSRNNRecurrentMatrixState | None, list[MPSRNNRecurrentMatrixState]]:
+        """The state that comes in, and those that the encode fills."""
+        state = state_of(self.name, _INPUT_STATE, given, [self._form])
+        if state is not None:
+            state.check_usable(self.name, _INPUT_STATE, command_buffer)
+            if state.rows < rows[0]:
+                rule = f"must have {rows[0]} rows, as many as the first step"
+                raise MPSArgumentError(self.name, _INPUT_STATE, rule, state.rows)
+        if wanted is None:
+            return state, []
+        _check_list(self.name, argument, wanted)
+        count = len(rows) if self.store_all_intermediate_states else 1
+        high, temporary = rows[0] if state is None else state.rows, self.recurrent_output_is_temporary
+        made = [
+            MPSRNNRecurrentMatrixState.made(command_buffer, [self._form], high, temporary=temporary)
+            for _ in range(count)
+        ]
+        return state, made
+
+    def _training_states(
+        self, command_buffer: CommandBuffer, given: Any, count: int
+    ) -> list[MPSRNNMatrixTrainingState]:
+        states = listed(self.name, "training_states", given, "MPSRNNMatrixTrainingState")
+        check_count(self.name, "training_states", states, count, "forward_sources")
+        for index, each in enumerate(states):
+            argument = f"training_states[{index}]"
+            if not isinstance(each, MPSRNNMatrixTrainingState):
+                rule = "must be an MPSRNNMatrixTrainingState of a forward encode"
+                raise MPSTypeError(self.name, argument, rule, type(each).__name__)
+            if each.record.form != self._form:
+                raise MPSArgumentError(self.name, argument, "must be of a layer with this descriptor", each.record.form)
+            each.check_usable(self.name, argument, command_buffer)
+        return states
+
+    # --- the mathematics ----------------------------------------------------------------------------------------------
+
+    def _lower(self, at: OperandContext) -> None:
+        asked, rest = at.asked
+        if asked.what.startswith("copy"):
+            _lower_copy(self.name, at, asked, rest)
+        elif asked.what == "forward":
+            self._lower_forward(at, asked)
+        else:
+            self._lower_gradient(at, asked)
+
+    def _parameters(self, at: OperandContext) -> list[Value | None]:
+        """The weights of all gates, one behind the other, zeros for those that are not there."""
+        form, places = self._form, self._places
+        found: list[Value | None] = []
+        for part in PARTS:
+            if not form.has(part) and (part != INPUTS or form.is_unit):
+                found.append(None)
+                continue
+            parts: list[Value] = []
+            for gate in form.gates_of(part):
+                place = Place(part, gate)
+                if place in places:
+                    parts.append(at.numbers(f"weights[{places.index(place)}]", *_row(form, place)))
+                else:
+                    parts.append(at.constant(np.zeros(_flat_shape(form, place), np.float32)))
+            found.append(JoinRows()(*parts))
+        return found
+
+    def _state_values(self, at: OperandContext, *, has_state: bool) -> list[Value | None]:
+        found: list[Value | None] = [None, None]
+        if has_state:
+            for part in range(2 if self._has_memory else 1):
+                found[part] = at.numbers(f"{_INPUT_STATE}[{part}]", 0)
+        return found
+
+    def _store_states(self, at: OperandContext, count: int, hidden: Value, memory: Value) -> None:
+        parts = [hidden, memory] if self._has_memory else [hidden]
+        for state in range(count):
+            for part, each in enumerate(parts):
+                at.store(f"{_OUTPUT_STATES}[{state * len(parts) + part}]", Member(state)(each), 0)
+
+    def _lower_forward(self, at: OperandContext, asked: _Asked) -> None:
+        form, rows = self._form, asked.rows
+        x = JoinRows()(*read_steps(self.name, at, "source_matrices", rows, form.inputs))
+        recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
+        before = self._state_values(at, has_state=asked.has_state)
+        y, hidden, memory, *kept = recurrence(x, *before, *self._parameters(at))
+        store_steps(self.name, at, "destination_matrices", rows, form.outputs, y)
+        for index, each in enumerate(kept if self._has_memory else kept[:2]):
+            at.store(f"training state[{index}]", each, 0)
+        self._store_states(at, asked.states, hidden, memory)
+
+    def _lower_gradient(self, at: OperandContext, asked: _Asked) -> None:
+        form, rows, who = self._form, asked.rows, self.name
+        x = read_steps(who, at, "forward_sources", rows, form.inputs)
+        gradient = JoinRows()(*read_steps(who, at, "source_gradients", rows, form.outputs))
+        kept = self._kept(at, asked)
+        weights = self._parameters(at)
+        recurrence = RecurrenceGradient(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
+        a, hidden, memory = recurrence(gradient, *kept, *self._state_values(at, has_state=asked.has_state), *weights)
+        if asked.has_destinations:
+            result = SourceGradient(form.cell.gates)(a, weights[0])
+            store_steps(who, at, "destination_gradients", rows, form.inputs, result)
+        if asked.has_weight_gradients:
+            self._store_weight_gradients(at, a, JoinRows()(*x), kept)
+        self._store_states(at, asked.states, hidden, memory)
+
+    def _kept(self, at: OperandContext, asked: _Asked) -> list[Value | None]:
+        """What the forward encodes have kept, the rows of all steps one behind the other."""
+        parts = 4 if self._has_memory else 2
+        columns: list[list[Value]] = [[] for _ in range(parts)]
+        for run, (first, last) in enumerate(asked.records):
+            for part, column in enumerate(columns):
+                column.append(RowRange(first, last)(at.numbers(f"training state[{run * parts + part}]", 0)))
+        return [*(JoinRows()(*column) for column in columns), *[None] * (4 - parts)]
+
+    def _store_weight_gradients(self, at: OperandContext, a: Value, x: Value, kept: Sequence[Value | None]) -> None:
+        form = self._form
+        gates, h0, c0, c1 = kept
+        assert gates is not None
+        assert h0 is not None
+        for index, place in enumerate(self._places):
+            part, gate = place
+            name, of_state = f"weight_gradients[{index}]", h0
+            if isinstance(form.cell, Gru) and gate == 2:
+                # Uh sees r . h0, Vh sees z . h0.
+                scaled = {"states": 1, MEMORIES: 0}.get(part)
+                of_state = (
+                    h0 if scaled is None else Gated(form.cell.activations[scaled], scaled, form.outputs)(gates, h0)
+                )
+            elif part == MEMORIES:
+                seen = c1 if gate == 3 else c0
+                assert seen is not None
+                of_state = seen
+            if part == BIASES:
+                found = BiasGradient(gate, form.outputs)(a)
+            else:
+                is_diagonal = part == MEMORIES and form.is_diagonal
+                found = GateGradient(gate, form.outputs, is_diagonal)(a, x if part == INPUTS else of_state)
+            if self.accumulate_weight_gradients:
+                found = Total()(at.numbers(name, 0), found)
+            at.store(name, found, 0)
+
+    def _unshare(self) -> None:
+        store(self, "_configuration", self._configuration)
+
+
+def _lower_copy(who: str, at: OperandContext, asked: _Asked, names: tuple[str, str]) -> None:
+    rows, columns = at.sizes("weights")[1:]
+    first, left = asked.origin
+    high, wide = at.sizes("matrix")[1:]
+    if first + rows > high or left + columns > wide or at.sizes("matrix")[0] != 1:
+        rule = f"must have {rows} rows of {columns} elements from row {first}, column {left} on"
+        raise MPSArgumentError(who, "matrix", rule, f"{at.sizes('matrix')}")
+    part = {"weights": (0,), "matrix": (0, slice(first, first + rows), slice(left, left + columns))}
+    at.store(names[1], at.numbers(names[0], *part[names[0]]), *part[names[1]])
+
+
+def _row(form: Form, place: Place) -> tuple[int, ...]:
+    """The part of a weight matrix that is read: a vector of biases and diagonal weights."""
+    return (0, 0) if len(_flat_shape(form, place)) == 1 else (0,)
+
+
+def _flat_shape(form: Form, place: Place) -> tuple[int, ...]:
+    is_vector = place.part == BIASES or (place.part == MEMORIES and form.is_diagonal)
+    return form.shape(place)[1:] if is_vector else form.shape(place)
+
+
+def _check_list(who: str, argument: str, value: object) -> None:
+    if not isinstance(value, list):
+        raise MPSTypeError(who, argument, "must be a list, which is appended to", type(value).__name__)
+
+
+def _named(argument: str, operands: Sequence[Operand]) -> list[tuple[str, Operand]]:
+    return [(f"{argument}[{index}]", each) for index, each in enumerate(operands)]
+
+
+def _of_state(argument: str, state: MPSRNNRecurrentMatrixState | None) -> list[tuple[str, Operand]]:
+    return [] if state is None else _named(argument, state.layers[0].matrices())
+
+
+def _of_states(states: Sequence[MPSRNNRecurrentMatrixState]) -> list[tuple[str, Operand]]:
+    return _named(_OUTPUT_STATES, [each for state in states for each in state.layers[0].matrices()])
+
+
+def _runs(states: Sequence[MPSRNNMatrixTrainingState]) -> list[tuple[Record, int, int]]:
+    """Steps of one record that follow one another: the record, the first and the last of them."""
+    found: list[tuple[Record, int, int]] = []
+    for state in states:
+        if found and found[-1][0] is state.record and found[-1][2] + 1 == state.step:
+            found[-1] = (state.record, found[-1][1], state.step)
+        else:
+            found.append((state.record, state.step, state.step))
+    return found

@@ -1,0 +1,148 @@
+"""What recurrent layers hand from one encode to the next (MPSRNNLayer.h, macOS 10.13; training states 10.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, Self
+
+from openmps.checks import store
+from openmps.core.numbers import integer
+from openmps.core.state.state import MPSState
+from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
+from openmps.errors import MPSTypeError
+from openmps.kernels.recurrent.layer import Form
+from openmps.metal.device import CommandBuffer
+from openmps.types import MPSDataType
+
+
+class LayerState(NamedTuple):
+    """h and c of one layer; c of a long short-term memory alone."""
+
+    hidden: MPSMatrix
+    memory: MPSMatrix | None
+
+    def matrices(self) -> list[MPSMatrix]:
+        """Those that there are."""
+        return [self.hidden] if self.memory is None else [self.hidden, self.memory]
+
+
+def float_matrix(command_buffer: CommandBuffer, rows: int, columns: int, *, temporary: bool) -> MPSMatrix:
+    """A matrix of float32, one that lives on the command buffer if it is temporary."""
+    descriptor = MPSMatrixDescriptor(rows, columns, data_type=MPSDataType.FLOAT32)
+    if temporary:
+        return MPSTemporaryMatrix(command_buffer, descriptor)
+    return MPSMatrix(device=command_buffer.device, descriptor=descriptor)
+
+
+class _MadeByLayers(MPSState):
+    """A state that layers make, and nobody else."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        rule, remedy = "has no public initializer: layers make it", "Encode a sequence with a list for the states"
+        raise MPSTypeError(type(self).__name__, "device", rule, None, remedy)
+
+    @classmethod
+    def _of(cls, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], *, temporary: bool) -> Self:
+        state = cls.__new__(cls)
+        MPSState.__init__(state, resources=[each.data for each in matrices])
+        if temporary:
+            state.make_temporary(command_buffer)
+        return state
+
+
+class MPSRNNRecurrentMatrixState(_MadeByLayers):
+    """h and c of the layers of a stack behind a step, or the gradients with respect to them (MPSRNNLayer.h, macOS 10.13).
+
+    Matrices of float32 with a row for each row of the first source. A temporary state's are temporary, too.
+    """
+
+    layers: tuple[LayerState, ...]
+    """h and c of each layer, layer 0 first; for those who extend the framework."""
+    forms: tuple[Form, ...]
+    """What the layers were that made it."""
+
+    @classmethod
+    def made(
+        cls, command_buffer: CommandBuffer, forms: Sequence[Form], rows: int, *, temporary: bool
+    ) -> MPSRNNRecurrentMatrixState:
+        """A state that a layer is about to fill."""
+
+        def matrix(form: Form) -> MPSMatrix:
+            return float_matrix(command_buffer, rows, form.outputs, temporary=temporary)
+
+        layers = tuple([LayerState(matrix(form), matrix(form) if form.cell.has_memory else None) for form in forms])
+        state = cls._of(command_buffer, [each for layer in layers for each in layer.matrices()], temporary=temporary)
+        store(state, "layers", layers)
+        store(state, "forms", tuple(forms))
+        return state
+
+    @property
+    def rows(self) -> int:
+        """Rows of each matrix. Our addition."""
+        return self.layers[0].hidden.rows
+
+    def get_recurrent_output_matrix(self, layer_index: int) -> MPSMatrix | None:
+        """h of a layer; None where there is no such layer."""
+        layer = self._layer(layer_index)
+        return None if layer is None else layer.hidden
+
+    def get_memory_cell_matrix(self, layer_index: int) -> MPSMatrix | None:
+        """c of a layer; None where there is no such layer, or it is no long short-term memory."""
+        layer = self._layer(layer_index)
+        return None if layer is None else layer.memory
+
+    def _layer(self, index: int) -> LayerState | None:
+        index = integer(self.name, "layer_index", index, 0)
+        return self.layers[index] if index < len(self.layers) else None
+
+
+class Record:
+    """What a forward encode of a training layer keeps for its gradient, the rows of all steps one behind the other."""
+
+    __slots__ = ("form", "kept", "rows")
+
+    def __init__(self, form: Form, rows: tuple[int, ...], kept: Sequence[MPSMatrix]) -> None:
+        self.form = form
+        self.rows = rows
+        self.kept = kept
+        """What gates were given and h0; c0 and c1 of a long short-term memory."""
+
+
+class MPSRNNMatrixTrainingState(_MadeByLayers):
+    """What one step of a training layer leaves for its gradient (MPSRNNLayer.h, macOS 10.14). Opaque."""
+
+    record: Record
+    step: int
+
+    @classmethod
+    def made(cls, command_buffer: CommandBuffer, record: Record, *, temporary: bool) -> list[MPSRNNMatrixTrainingState]:
+        """The states of all steps of an encode."""
+        found: list[MPSRNNMatrixTrainingState] = []
+        for step in range(len(record.rows)):
+            state = cls._of(command_buffer, record.kept, temporary=temporary)
+            store(state, "record", record)
+            store(state, "step", step)
+            found.append(state)
+        return found
+
+
+def no_state(who: str, argument: str, kind: type, got: object) -> NoReturn:
+    """Raise where something else than a state of a layer is given."""
+    raise MPSTypeError(who, argument, f"must be an {kind.__name__} or None", type(got).__name__)
+
+
+def state_of(who: str, argument: str, value: Any, forms: Sequence[Form]) -> MPSRNNRecurrentMatrixState | None:
+    """A state that layers of such forms have made; None for zeros."""
+    if value is None:
+        return None
+    if not isinstance(value, MPSRNNRecurrentMatrixState):
+        no_state(who, argument, MPSRNNRecurrentMatrixState, value)
+    mine, theirs = ([(type(each.cell).__name__, each.outputs) for each in some] for some in (forms, value.forms))
+    if mine != theirs:
+        rule = f"must be of layers like these, {_text(mine)}"
+        raise MPSTypeError(who, argument, rule, _text(theirs), "Pass a state that a layer with such a descriptor made")
+    return value
+
+
+def _text(layers: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} of {size}" for name, size in layers)
