@@ -1,4 +1,4 @@
-"""What recurrent layers are: their sizes, and where the weights of their gates come from (MPSRNNLayer.h, macOS 10.13)."""
+"""What recurrent layers are: their sizes, and where their weights come from (MPSRNNLayer.h, macOS 10.13)."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ from openmps.kernels.recurrent.states import (
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.matrix.recurrent import (
     BiasGradient,
-    GateGradient,
     Gated,
+    GateGradient,
     JoinRows,
     Member,
     Recurrence,
@@ -174,7 +174,7 @@ class MPSRNNMatrixTrainingLayer(OperandKernel):
         matrix_id: MPSRNNMatrixId,
         matrix: MPSMatrix,
         copy_from_weights_to_matrix: bool,
-        matrix_offset: MTLOrigin = MTLOrigin(0, 0, 0),  # noqa: B008  # frozen
+        matrix_offset: MTLOrigin = MTLOrigin(0, 0, 0),  # frozen
     ) -> None:
         """Record a copy between one of ``weights``, or of their gradients, and a part of ``matrix``.
 

@@ -51,9 +51,9 @@ class _MadeByLayers(MPSState):
 
 
 class MPSRNNRecurrentMatrixState(_MadeByLayers):
-    """h and c of the layers of a stack behind a step, or the gradients with respect to them (MPSRNNLayer.h, macOS 10.13).
+    """The states h and c of the layers of a stack behind a step, or gradients with respect to them.
 
-    Matrices of float32 with a row for each row of the first source. A temporary state's are temporary, too.
+    (MPSRNNLayer.h, macOS 10.13.) Matrices of float32 with a row for each row of the first source. A temporary state's are temporary, too.
     """
 
     layers: tuple[LayerState, ...]
@@ -82,12 +82,12 @@ class MPSRNNRecurrentMatrixState(_MadeByLayers):
         return self.layers[0].hidden.rows
 
     def get_recurrent_output_matrix(self, layer_index: int) -> MPSMatrix | None:
-        """h of a layer; None where there is no such layer."""
+        """The output h of a layer; None where there is no such layer."""
         layer = self._layer(layer_index)
         return None if layer is None else layer.hidden
 
     def get_memory_cell_matrix(self, layer_index: int) -> MPSMatrix | None:
-        """c of a layer; None where there is no such layer, or it is no long short-term memory."""
+        """The memory c of a layer; None where there is no such layer, or it is no long short-term memory."""
         layer = self._layer(layer_index)
         return None if layer is None else layer.memory
 

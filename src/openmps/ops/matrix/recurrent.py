@@ -92,7 +92,7 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
         before, behind, made = list[State](), list[State](), dict[int, Step]()
         steps = forward(self.cell, x, self.rows, state, Parameters(*rest), backward=self.runs_backward)
         for t, after, step in steps:
-            before.append(State(*(None if each is None else each[: self.rows[t]] for each in state)))  # pyright: ignore[reportArgumentType]
+            before.append(state.first(self.rows[t]))
             behind.append(after)
             state, made[t] = after, step
         if not self.keeps_all:
@@ -102,10 +102,14 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
         left = [_stacked([each.hidden for each in behind]), _stacked([each.memory for each in behind])]
         if not any(wanted[3:]):
             return outputs, *left, None, None, None, None
-        kept = ([each.gates for each in found], [each.hidden for each in before])
-        memories = ([each.memory for each in before], [each.memory for each in found])
-        has = self.cell.has_memory
-        return outputs, *left, *map(_joined, kept), *(_joined(each) if has else None for each in memories)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
+        kept: list[list[Tensor | None]] = [[each.gates for each in found], [each.hidden for each in before]]
+        kept += [[each.memory for each in before], [each.memory for each in found]]
+        return outputs, *left, *map(_joined_if_any, kept)
+
+
+def _joined_if_any(parts: Sequence[Tensor | None]) -> Tensor | None:
+    present = [each for each in parts if each is not None]
+    return _joined(present) if present else None
 
 
 def _stacked(parts: Sequence[Tensor | None]) -> Tensor | None:

@@ -63,6 +63,10 @@ class State(NamedTuple):
     hidden: Tensor
     memory: Tensor | None = None
 
+    def first(self, rows: int) -> State:
+        """That of the first rows."""
+        return State(self.hidden[:rows], None if self.memory is None else self.memory[:rows])
+
 
 class Steps(NamedTuple):
     """What the gradient needs of some steps, the rows of all of them one behind the other."""
@@ -75,6 +79,11 @@ class Steps(NamedTuple):
     """c0."""
     after: Tensor | None
     """c1."""
+
+    def rows(self, part: slice) -> Steps:
+        """Some of the rows."""
+        memories = [None if each is None else each[part] for each in (self.before, self.after)]
+        return Steps(self.gates[part], self.hidden[part], *memories)
 
 
 class Step(NamedTuple):
@@ -258,8 +267,7 @@ def forward(
     hidden, memory = state
     for t in reversed(range(len(rows))) if backward else range(len(rows)):
         count = rows[t]
-        part = State(hidden[:count], None if memory is None else memory[:count])
-        made = cell.step(projected[firsts[t] : firsts[t] + count], part, given)
+        made = cell.step(projected[firsts[t] : firsts[t] + count], State(hidden, memory).first(count), given)
         if count == len(hidden):
             hidden, memory = made.hidden, made.memory
         else:
@@ -278,9 +286,8 @@ def gradients(
     before: list[State] = []
     for t in reversed(range(len(rows))):
         count, part = rows[t], slice(firsts[t], firsts[t] + rows[t])
-        step = Steps(*(None if each is None else each[part] for each in at))
         whole = gradient[part] + hidden[:count]
-        found = cell.back(whole, None if memory is None else memory[:count], step, given)
+        found = cell.back(whole, None if memory is None else memory[:count], at.rows(part), given)
         made[part] = found.gates
         hidden = torch.cat((found.hidden, hidden[count:]))
         if memory is not None and found.memory is not None:
