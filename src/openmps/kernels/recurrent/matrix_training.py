@@ -5,28 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
-
-from openmps.checks import flag, listed, store
-from openmps.core.kernel.arguments import member
-from openmps.core.kernel.configuration import KernelProperty, Setting
-from openmps.core.kernel.operands import FLOATS, Argument, OperandContext, OperandKernel
+from openmps.checks import flag, listed
+from openmps.core.kernel.configuration import KernelProperty
+from openmps.core.kernel.operands import FLOATS, Argument, OperandContext
 from openmps.core.operand import Operand
-from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
+from openmps.core.vector import MPSMatrix, MPSTemporaryMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
-from openmps.kernels.recurrent.layer import (
-    BIASES,
-    INPUTS,
-    MEMORIES,
-    PARTS,
-    Array,
-    Form,
-    Place,
-    matrix_id,
-    read_layer,
-)
+from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES
 from openmps.kernels.recurrent.sequences import (
     check_count,
     read_steps,
@@ -39,10 +24,12 @@ from openmps.kernels.recurrent.states import (
     MPSRNNMatrixTrainingState,
     MPSRNNRecurrentMatrixState,
     Record,
+    check_list,
     float_matrix,
     state_of,
 )
-from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.kernels.recurrent.training_weights import Copy, TrainedLayer, lower_copy
+from openmps.metal.device import CommandBuffer
 from openmps.ops.matrix.recurrent import (
     BiasGradient,
     Gated,
@@ -57,26 +44,25 @@ from openmps.ops.matrix.recurrent import (
 )
 from openmps.ops.matrix.recurrent_cells import Gru
 from openmps.ops.op import Value
-from openmps.types import MPSDataType, MPSRNNMatrixId, MTLOrigin
 
 _INPUT_STATE, _OUTPUT_STATES = "recurrent_input_state", "recurrent_output_states"
 
 
 class _Asked(NamedTuple):
-    """What a plan depends on besides shapes; ``what`` is the encode."""
+    """What the plan of a sequence depends on besides shapes."""
 
-    what: str
-    rows: tuple[int, ...] = ()
-    has_state: bool = False
-    states: int = 0
-    has_destinations: bool = True
+    rows: tuple[int, ...]
+    has_state: bool
+    states: int
+    """How many come out."""
+    is_gradient: bool = False
+    has_destinations: bool = False
     has_weight_gradients: bool = False
     records: tuple[tuple[int, int], ...] = ()
     """The rows of each record of training states that are read."""
-    origin: tuple[int, int] = (0, 0)
 
 
-class MPSRNNMatrixTrainingLayer(OperandKernel):
+class MPSRNNMatrixTrainingLayer(TrainedLayer):
     """A recurrent layer over sequences of matrices that is trained (MPSRNNLayer.h, macOS 10.14).
 
     ``MPSRNNMatrixTrainingLayer(device, rnn_descriptor, trainable_weights)`` appends the layer's weights to the list: a
@@ -102,124 +88,6 @@ class MPSRNNMatrixTrainingLayer(OperandKernel):
     accumulate_weight_gradients = KernelProperty(
         False, flag, "Whether gradients are added to what their matrices hold; they replace it else. Default False."
     )
-    _form = Setting[Form]()
-    _type = Setting[MPSDataType]()
-
-    def __init__(self, device: MTLDevice, rnn_descriptor: MPSRNNDescriptor, trainable_weights: list[MPSMatrix]) -> None:
-        super().__init__(device)
-        _check_list(self.name, "trainable_weights", trainable_weights)
-        (descriptor,) = descriptors(self.name, rnn_descriptor, None)
-        layer = read_layer(self.name, descriptor)
-        self._form = layer.form
-        self._type = MPSDataType.FLOAT32 if descriptor.use_float32_weights else MPSDataType.FLOAT16
-        trainable_weights += [self._new(place, self._type, layer.weights[place]) for place in self._places]
-
-    @property
-    def input_feature_channels(self) -> int:
-        """Numbers of a vector of the source."""
-        return self._form.inputs
-
-    @property
-    def output_feature_channels(self) -> int:
-        """Numbers of a vector of the result."""
-        return self._form.outputs
-
-    @property
-    def _places(self) -> list[Place]:
-        """The weights that there are, in the framework's order."""
-        return sorted(self._form.places, key=lambda place: matrix_id(self._form, place))
-
-    # --- weights ------------------------------------------------------------------------------------------------------
-
-    def _new(self, place: Place, data_type: MPSDataType, values: Array | None = None) -> MPSMatrix:
-        descriptor = MPSMatrixDescriptor(*self._form.shape(place), data_type=data_type)
-        matrix = MPSMatrix(device=self._device, descriptor=descriptor)
-        if values is not None:
-            matrix.memory().copy_(torch.from_numpy(np.ascontiguousarray(values)))
-        return matrix
-
-    def create_weight_matrices(self, matrices_out: list[MPSMatrix]) -> None:
-        """Append matrices of zeros like the layer's weights."""
-        _check_list(self.name, "matrices_out", matrices_out)
-        matrices_out += [self._new(place, self._type) for place in self._places]
-
-    def create_weight_gradient_matrices(
-        self, matrices_out: list[MPSMatrix], data_type: MPSDataType = MPSDataType.FLOAT32
-    ) -> None:
-        """Append matrices of zeros for gradients, like the layer's weights but FLOAT32 or FLOAT16 as asked."""
-        _check_list(self.name, "matrices_out", matrices_out)
-        matrices_out += [self._new(place, self._gradient_type(data_type)) for place in self._places]
-
-    def create_temporary_weight_gradient_matrices(
-        self, matrices_out: list[MPSMatrix], data_type: MPSDataType, command_buffer: CommandBuffer
-    ) -> None:
-        """The same with matrices that live on a command buffer, each with a read count of 1."""
-        _check_list(self.name, "matrices_out", matrices_out)
-        data_type = self._gradient_type(data_type)
-        shapes = [self._form.shape(place) for place in self._places]
-        matrices_out += [
-            MPSTemporaryMatrix(command_buffer, MPSMatrixDescriptor(*shape, data_type=data_type)) for shape in shapes
-        ]
-
-    def _gradient_type(self, data_type: MPSDataType) -> MPSDataType:
-        kind = member(self.name, "data_type", MPSDataType, data_type)
-        if kind not in FLOATS:
-            raise MPSArgumentError(self.name, "data_type", "must be FLOAT32 or FLOAT16", kind.name)
-        return kind
-
-    def encode_copy_weights(
-        self,
-        command_buffer: CommandBuffer,
-        weights: Sequence[MPSMatrix],
-        matrix_id: MPSRNNMatrixId,
-        matrix: MPSMatrix,
-        copy_from_weights_to_matrix: bool,
-        matrix_offset: MTLOrigin = MTLOrigin(0, 0, 0),  # frozen
-    ) -> None:
-        """Record a copy between one of ``weights``, or of their gradients, and a part of ``matrix``.
-
-        The part has an output channel a row and an input channel a column, biases and diagonal memory weights one row;
-        it begins at row ``matrix_offset.x``, column ``matrix_offset.y``.
-
-        Raises:
-            MPSArgumentError: The layer has no such weights, or ``matrix`` is too small.
-        """
-        who = self.name
-        given, place = self._listed("weights", weights), self._place_of(matrix_id)
-        if not isinstance(matrix_offset, MTLOrigin) or matrix_offset.z != 0:
-            raise MPSArgumentError(who, "matrix_offset", "must be an MTLOrigin(row, column, 0)", matrix_offset)
-        mine = given[self._places.index(place)]
-        pair = (
-            [mine, matrix] if flag(who, "copy_from_weights_to_matrix", copy_from_weights_to_matrix) else [matrix, mine]
-        )
-        names = ["weights", "matrix"] if pair[0] is mine else ["matrix", "weights"]
-        arguments = tuple([Argument(n, MPSMatrix, FLOATS, is_result=k == 1) for k, n in enumerate(names)])
-        asked = _Asked(f"copy of {place.part} {place.gate}", origin=(matrix_offset.x, matrix_offset.y))
-        self._encode(command_buffer, *pair, arguments=arguments, asked=(asked, tuple(names)))
-
-    def _place_of(self, matrix_id_: MPSRNNMatrixId) -> Place:
-        wanted = member(self.name, "matrix_id", MPSRNNMatrixId, matrix_id_)
-        there = {matrix_id(self._form, place): place for place in self._places}
-        if wanted not in there:
-            rule = f"must be one that the layer has: {', '.join(each.name for each in there)}"
-            raise MPSArgumentError(self.name, "matrix_id", rule, wanted.name)
-        return there[wanted]
-
-    def _listed(self, argument: str, matrices: Any) -> list[MPSMatrix]:
-        """Weights, or their gradients, as the layer made them."""
-        given = listed(self.name, argument, matrices, "MPSMatrix")
-        places = self._places
-        if len(given) != len(places):
-            rule = f"must hold {len(places)} matrices, those that this layer has made"
-            raise MPSArgumentError(self.name, argument, rule, len(given))
-        for index, (each, place) in enumerate(zip(given, places, strict=True)):
-            shape = self._form.shape(place)
-            if not isinstance(each, MPSMatrix) or (each.matrices, each.rows, each.columns) != (1, *shape):
-                rule = f"must be an MPSMatrix of {shape[0]} x {shape[1]}, {matrix_id(self._form, place).name}"
-                raise MPSArgumentError(self.name, f"{argument}[{index}]", rule, each)
-        return given
-
-    # --- encodes ------------------------------------------------------------------------------------------------------
 
     def encode_forward_sequence(
         self,
@@ -240,7 +108,7 @@ class MPSRNNMatrixTrainingLayer(OperandKernel):
         ``recurrent_output_states`` is the one to hand on.
         """
         who = self.name
-        _check_list(who, "training_states", training_states)
+        check_list(who, "training_states", training_states)
         sources = sequence(who, "source_matrices", source_matrices, source_offsets, "source_offsets")
         results = sequence(
             who, "destination_matrices", destination_matrices, destination_offsets, "destination_offsets"
@@ -257,7 +125,7 @@ class MPSRNNMatrixTrainingLayer(OperandKernel):
             if isinstance(each, MPSTemporaryMatrix):
                 each.read_count = len(rows)
         record = Record(self._form, rows, kept)
-        asked = _Asked("forward", rows, state is not None, len(made))
+        asked = _Asked(rows, state is not None, len(made))
         read = [*_named("source_matrices", sources), *_of_state(_INPUT_STATE, state), *_named("weights", given)]
         written = [*_named("destination_matrices", results), *_named("training state", kept), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)
@@ -316,7 +184,7 @@ class MPSRNNMatrixTrainingLayer(OperandKernel):
         )
         runs = _runs(states)
         asked = _Asked(
-            "gradient", rows, state is not None, len(made), bool(results), bool(sums),
+            rows, state is not None, len(made), True, bool(results), bool(sums),
             tuple([(sum(record.rows[:first]), sum(record.rows[:last + 1])) for record, first, last in runs]),
         )  # fmt: skip
         kept = [each for record, _, _ in runs for each in record.kept]
@@ -350,7 +218,7 @@ class MPSRNNMatrixTrainingLayer(OperandKernel):
         arguments = [Argument(name, kinds, FLOATS) for name, _ in read]
         arguments += [Argument(name, kinds, FLOATS, is_result=True) for name, _ in written]
         given = [each for _, each in (*read, *written)]
-        self._encode(command_buffer, *given, arguments=tuple(arguments), asked=(asked, len(read)))
+        self._encode(command_buffer, *given, arguments=tuple(arguments), asked=asked)
 
     def _states(
         self, command_buffer: CommandBuffer, rows: Sequence[int], given: Any, wanted: Any, argument: str
@@ -364,7 +232,7 @@ class MPSRNNMatrixTrainingLayer(OperandKernel):
                 raise MPSArgumentError(self.name, _INPUT_STATE, rule, state.rows)
         if wanted is None:
             return state, []
-        _check_list(self.name, argument, wanted)
+        check_list(self.name, argument, wanted)
         count = len(rows) if self.store_all_intermediate_states else 1
         high, temporary = rows[0] if state is None else state.rows, self.recurrent_output_is_temporary
         made = [
@@ -391,31 +259,12 @@ class MPSRNNMatrixTrainingLayer(OperandKernel):
     # --- the mathematics ----------------------------------------------------------------------------------------------
 
     def _lower(self, at: OperandContext) -> None:
-        asked, rest = at.asked
-        if asked.what.startswith("copy"):
-            _lower_copy(self.name, at, asked, rest)
-        elif asked.what == "forward":
-            self._lower_forward(at, asked)
+        if isinstance(at.asked, Copy):
+            lower_copy(self.name, at, at.asked)
+        elif at.asked.is_gradient:
+            self._lower_gradient(at, at.asked)
         else:
-            self._lower_gradient(at, asked)
-
-    def _parameters(self, at: OperandContext) -> list[Value | None]:
-        """The weights of all gates, one behind the other, zeros for those that are not there."""
-        form, places = self._form, self._places
-        found: list[Value | None] = []
-        for part in PARTS:
-            if not form.has(part) and (part != INPUTS or form.is_unit):
-                found.append(None)
-                continue
-            parts: list[Value] = []
-            for gate in form.gates_of(part):
-                place = Place(part, gate)
-                if place in places:
-                    parts.append(at.numbers(f"weights[{places.index(place)}]", *_row(form, place)))
-                else:
-                    parts.append(at.constant(np.zeros(_flat_shape(form, place), np.float32)))
-            found.append(JoinRows()(*parts))
-        return found
+            self._lower_forward(at, at.asked)
 
     def _state_values(self, at: OperandContext, *, has_state: bool) -> list[Value | None]:
         found: list[Value | None] = [None, None]
@@ -491,35 +340,6 @@ class MPSRNNMatrixTrainingLayer(OperandKernel):
             if self.accumulate_weight_gradients:
                 found = Total()(at.numbers(name, 0), found)
             at.store(name, found, 0)
-
-    def _unshare(self) -> None:
-        store(self, "_configuration", self._configuration)
-
-
-def _lower_copy(who: str, at: OperandContext, asked: _Asked, names: tuple[str, str]) -> None:
-    rows, columns = at.sizes("weights")[1:]
-    first, left = asked.origin
-    high, wide = at.sizes("matrix")[1:]
-    if first + rows > high or left + columns > wide or at.sizes("matrix")[0] != 1:
-        rule = f"must have {rows} rows of {columns} elements from row {first}, column {left} on"
-        raise MPSArgumentError(who, "matrix", rule, f"{at.sizes('matrix')}")
-    part = {"weights": (0,), "matrix": (0, slice(first, first + rows), slice(left, left + columns))}
-    at.store(names[1], at.numbers(names[0], *part[names[0]]), *part[names[1]])
-
-
-def _row(form: Form, place: Place) -> tuple[int, ...]:
-    """The part of a weight matrix that is read: a vector of biases and diagonal weights."""
-    return (0, 0) if len(_flat_shape(form, place)) == 1 else (0,)
-
-
-def _flat_shape(form: Form, place: Place) -> tuple[int, ...]:
-    is_vector = place.part == BIASES or (place.part == MEMORIES and form.is_diagonal)
-    return form.shape(place)[1:] if is_vector else form.shape(place)
-
-
-def _check_list(who: str, argument: str, value: object) -> None:
-    if not isinstance(value, list):
-        raise MPSTypeError(who, argument, "must be a list, which is appended to", type(value).__name__)
 
 
 def _named(argument: str, operands: Sequence[Operand]) -> list[tuple[str, Operand]]:

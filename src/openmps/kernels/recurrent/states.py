@@ -53,7 +53,8 @@ class _MadeByLayers(MPSState):
 class MPSRNNRecurrentMatrixState(_MadeByLayers):
     """The states h and c of the layers of a stack behind a step, or gradients with respect to them.
 
-    (MPSRNNLayer.h, macOS 10.13.) Matrices of float32 with a row for each row of the first source. A temporary state's are temporary, too.
+    (MPSRNNLayer.h, macOS 10.13.) Matrices of float32 with a row for each row of the first source; those of a temporary
+    state are temporary.
     """
 
     layers: tuple[LayerState, ...]
@@ -146,3 +147,9 @@ def state_of(who: str, argument: str, value: Any, forms: Sequence[Form]) -> MPSR
 
 def _text(layers: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{name} of {size}" for name, size in layers)
+
+
+def check_list(who: str, argument: str, value: object) -> None:
+    """Raise unless something can be appended to."""
+    if not isinstance(value, list):
+        raise MPSTypeError(who, argument, "must be a list, which is appended to", type(value).__name__)

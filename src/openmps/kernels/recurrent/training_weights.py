@@ -1,0 +1,194 @@
+"""The weights of a recurrent layer that is trained: matrices of the user's (MPSRNNLayer.h, macOS 10.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from openmps.checks import flag, listed
+from openmps.core.kernel.arguments import member
+from openmps.core.kernel.configuration import Setting
+from openmps.core.kernel.operands import FLOATS, Argument, OperandContext, OperandKernel
+from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
+from openmps.errors import MPSArgumentError
+from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
+from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES, PARTS, Array, Form, Place, matrix_id, read_layer
+from openmps.kernels.recurrent.states import check_list
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.matrix.recurrent import JoinRows
+from openmps.ops.op import Value
+from openmps.types import MPSDataType, MPSRNNMatrixId, MTLOrigin
+
+
+class Copy(NamedTuple):
+    """What the plan of a copy depends on besides shapes."""
+
+    source: str
+    result: str
+    origin: tuple[int, int]
+
+
+class TrainedLayer(OperandKernel):
+    """A recurrent layer whose weights are matrices that encodes are given."""
+
+    _form = Setting[Form]()
+    _type = Setting[MPSDataType]()
+
+    def __init__(self, device: MTLDevice, rnn_descriptor: MPSRNNDescriptor, trainable_weights: list[MPSMatrix]) -> None:
+        super().__init__(device)
+        check_list(self.name, "trainable_weights", trainable_weights)
+        (descriptor,) = descriptors(self.name, rnn_descriptor, None)
+        layer = read_layer(self.name, descriptor)
+        self._form = layer.form
+        self._type = MPSDataType.FLOAT32 if descriptor.use_float32_weights else MPSDataType.FLOAT16
+        trainable_weights += [self._new(place, self._type, layer.weights[place]) for place in self._places]
+
+    @property
+    def input_feature_channels(self) -> int:
+        """Numbers of a vector of the source."""
+        return self._form.inputs
+
+    @property
+    def output_feature_channels(self) -> int:
+        """Numbers of a vector of the result."""
+        return self._form.outputs
+
+    @property
+    def _places(self) -> list[Place]:
+        """The weights that there are, in the framework's order."""
+        return sorted(self._form.places, key=lambda place: matrix_id(self._form, place))
+
+    # --- weights ------------------------------------------------------------------------------------------------------
+
+    def _new(self, place: Place, data_type: MPSDataType, values: Array | None = None) -> MPSMatrix:
+        descriptor = MPSMatrixDescriptor(*self._form.shape(place), data_type=data_type)
+        matrix = MPSMatrix(device=self._device, descriptor=descriptor)
+        if values is not None:
+            matrix.memory().copy_(torch.from_numpy(np.ascontiguousarray(values)))
+        return matrix
+
+    def create_weight_matrices(self, matrices_out: list[MPSMatrix]) -> None:
+        """Append matrices of zeros like the layer's weights."""
+        check_list(self.name, "matrices_out", matrices_out)
+        matrices_out += [self._new(place, self._type) for place in self._places]
+
+    def create_weight_gradient_matrices(
+        self, matrices_out: list[MPSMatrix], data_type: MPSDataType = MPSDataType.FLOAT32
+    ) -> None:
+        """Append matrices of zeros for gradients, like the layer's weights but FLOAT32 or FLOAT16 as asked."""
+        check_list(self.name, "matrices_out", matrices_out)
+        matrices_out += [self._new(place, self._gradient_type(data_type)) for place in self._places]
+
+    def create_temporary_weight_gradient_matrices(
+        self, matrices_out: list[MPSMatrix], data_type: MPSDataType, command_buffer: CommandBuffer
+    ) -> None:
+        """The same with matrices that live on a command buffer, each with a read count of 1."""
+        check_list(self.name, "matrices_out", matrices_out)
+        data_type = self._gradient_type(data_type)
+        shapes = [self._form.shape(place) for place in self._places]
+        matrices_out += [
+            MPSTemporaryMatrix(command_buffer, MPSMatrixDescriptor(*shape, data_type=data_type)) for shape in shapes
+        ]
+
+    def _gradient_type(self, data_type: MPSDataType) -> MPSDataType:
+        kind = member(self.name, "data_type", MPSDataType, data_type)
+        if kind not in FLOATS:
+            raise MPSArgumentError(self.name, "data_type", "must be FLOAT32 or FLOAT16", kind.name)
+        return kind
+
+    def encode_copy_weights(
+        self,
+        command_buffer: CommandBuffer,
+        weights: Sequence[MPSMatrix],
+        matrix_id: MPSRNNMatrixId,  # the framework's word
+        matrix: MPSMatrix,
+        copy_from_weights_to_matrix: bool,
+        matrix_offset: MTLOrigin = MTLOrigin(0, 0, 0),  # frozen
+    ) -> None:
+        """Record a copy between one of ``weights``, or of their gradients, and a part of ``matrix``.
+
+        The part has an output channel a row and an input channel a column, biases and diagonal memory weights one row;
+        it begins at row ``matrix_offset.x``, column ``matrix_offset.y``.
+
+        Raises:
+            MPSArgumentError: The layer has no such weights, or ``matrix`` is too small.
+        """
+        who = self.name
+        given, place = self._listed("weights", weights), self._place_of(matrix_id)
+        if not isinstance(matrix_offset, MTLOrigin) or matrix_offset.z != 0:
+            raise MPSArgumentError(who, "matrix_offset", "must be an MTLOrigin(row, column, 0)", matrix_offset)
+        mine = given[self._places.index(place)]
+        named = {"weights": mine, "matrix": matrix}
+        if not flag(who, "copy_from_weights_to_matrix", copy_from_weights_to_matrix):
+            named = dict(reversed(named.items()))
+        source, result = named
+        arguments = Argument(source, MPSMatrix, FLOATS), Argument(result, MPSMatrix, FLOATS, is_result=True)
+        asked = Copy(source, result, (matrix_offset.x, matrix_offset.y))
+        self._encode(command_buffer, *named.values(), arguments=arguments, asked=asked)
+
+    def _place_of(self, matrix_id_: MPSRNNMatrixId) -> Place:
+        wanted = member(self.name, "matrix_id", MPSRNNMatrixId, matrix_id_)
+        there = {matrix_id(self._form, place): place for place in self._places}
+        if wanted not in there:
+            rule = f"must be one that the layer has: {', '.join(each.name for each in there)}"
+            raise MPSArgumentError(self.name, "matrix_id", rule, wanted.name)
+        return there[wanted]
+
+    def _listed(self, argument: str, matrices: Any) -> list[MPSMatrix]:
+        """Weights, or their gradients, as the layer made them."""
+        given = listed(self.name, argument, matrices, "MPSMatrix")
+        places = self._places
+        if len(given) != len(places):
+            rule = f"must hold {len(places)} matrices, those that this layer has made"
+            raise MPSArgumentError(self.name, argument, rule, len(given))
+        for index, (each, place) in enumerate(zip(given, places, strict=True)):
+            shape = self._form.shape(place)
+            if not isinstance(each, MPSMatrix) or (each.matrices, each.rows, each.columns) != (1, *shape):
+                rule = f"must be an MPSMatrix of {shape[0]} x {shape[1]}, {matrix_id(self._form, place).name}"
+                raise MPSArgumentError(self.name, f"{argument}[{index}]", rule, each)
+        return given
+
+    # --- the mathematics ----------------------------------------------------------------------------------------------
+
+    def _parameters(self, at: OperandContext) -> list[Value | None]:
+        """The weights of all gates, one behind the other, zeros for those that are not there."""
+        form, places = self._form, self._places
+        found: list[Value | None] = []
+        for part in PARTS:
+            if not form.has(part) and (part != INPUTS or form.is_unit):
+                found.append(None)
+                continue
+            parts: list[Value] = []
+            for gate in form.gates_of(part):
+                place = Place(part, gate)
+                if place in places:
+                    parts.append(at.numbers(f"weights[{places.index(place)}]", *_row(form, place)))
+                else:
+                    parts.append(at.constant(np.zeros(_flat_shape(form, place), np.float32)))
+            found.append(JoinRows()(*parts))
+        return found
+
+
+def lower_copy(who: str, at: OperandContext, asked: Copy) -> None:
+    """The mathematics of `TrainedLayer.encode_copy_weights`."""
+    rows, columns = at.sizes("weights")[1:]
+    first, left = asked.origin
+    high, wide = at.sizes("matrix")[1:]
+    if first + rows > high or left + columns > wide or at.sizes("matrix")[0] != 1:
+        rule = f"must have {rows} rows of {columns} elements from row {first}, column {left} on"
+        raise MPSArgumentError(who, "matrix", rule, f"{at.sizes('matrix')}")
+    part = {"weights": (0,), "matrix": (0, slice(first, first + rows), slice(left, left + columns))}
+    at.store(asked.result, at.numbers(asked.source, *part[asked.source]), *part[asked.result])
+
+
+def _row(form: Form, place: Place) -> tuple[int, ...]:
+    """The part of a weight matrix that is read: a vector of biases and diagonal weights."""
+    return (0, 0) if len(_flat_shape(form, place)) == 1 else (0,)
+
+
+def _flat_shape(form: Form, place: Place) -> tuple[int, ...]:
+    is_vector = place.part == BIASES or (place.part == MEMORIES and form.is_diagonal)
+    return form.shape(place)[1:] if is_vector else form.shape(place)
