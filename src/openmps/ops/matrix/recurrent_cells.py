@@ -231,7 +231,8 @@ class Lstm:
         for each, weights in zip(others, v[:3], strict=True):
             to_c0 = to_c0 + _back(each, weights)
         a = torch.cat((*others, ao), 1)
-        return StepGradient(a, _back(a, given.states), to_c0)
+        to_h0 = torch.zeros_like(c0) if given.states is None else a @ given.states
+        return StepGradient(a, to_h0, to_c0)
 
 
 def _peeped(memory: Tensor, weights: Tensor) -> Tensor:

@@ -1,0 +1,221 @@
+"""Recurrent cells over sequences against loops, finite differences, the adjoint identity and PyTorch's cells."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import array, assert_close, tensor
+from openmps.ops.matrix.recurrent import GateGradient, Recurrence, RecurrenceGradient, SourceGradient
+from openmps.ops.matrix.recurrent_cells import Activation, Cell, Gru, Lstm, Parameters, SingleGate
+from openmps.types import MPSCNNNeuronType
+from oracles import finite_difference
+from oracles import recurrent as oracle
+
+Array = np.ndarray
+SIGMOID, TANH = Activation(MPSCNNNeuronType.SIGMOID), Activation(MPSCNNNeuronType.TANH, 1.0, 1.0)
+NEURONS = {SIGMOID: lambda x: 1 / (1 + math.exp(-x)), TANH: math.tanh}
+ALL = (True,) * 7
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell, its gates' names in the oracle, and which weights it has."""
+
+    cell: Cell
+    gates: str
+    unit: bool = False
+    memories: str = ""
+    """The gates with memory weights."""
+    is_diagonal: bool = False
+    missing: tuple[str, ...] = ()
+    """``W U b`` that are not there at all."""
+
+    def weights(self, rng: np.random.Generator, inputs: int, size: int) -> tuple[oracle.Weights, Parameters]:
+        def of(part: str, *shape: int) -> dict[str, Array]:
+            return {} if part in self.missing else {gate: rng.normal(0, 0.6, shape) for gate in self.gates}
+
+        memory = (size,) if self.is_diagonal else (size, size)
+        W = {} if self.unit else of("W", size, inputs)
+        U, b = of("U", size, size), of("b", size)
+        V = {gate: rng.normal(0, 0.6, memory) for gate in self.memories}
+        acts = [self.cell.activation] if isinstance(self.cell, SingleGate) else self.cell.activations
+        f = {gate: NEURONS[act] for gate, act in zip(self.gates, acts, strict=True) if act in NEURONS}
+        stack = [None if not each else np.concatenate([each[gate] for gate in self.gates]) for each in (W, U, b)]
+        peep = None
+        if self.memories:
+            gates = self.memories if isinstance(self.cell, Gru) else self.gates
+            peep = np.concatenate([V.get(gate, np.zeros(memory)) for gate in gates])
+        tensors = [None if each is None else tensor(each) for each in (*stack, peep)]
+        return oracle.Weights(W, U, V, b, f), Parameters(*tensors)
+
+    def step(self, given: oracle.Weights) -> oracle.Step:
+        if isinstance(self.cell, SingleGate):
+            return lambda x, h, c: (oracle.single_gate(given, x, h, unit=self.unit), c)
+        if isinstance(self.cell, Gru):
+            p, flipped = self.cell.p, self.cell.is_flipped
+            return lambda x, h, c: (oracle.gru(given, x, h, p, flipped=flipped, unit=self.unit), c)
+        return lambda x, h, c: oracle.lstm(given, x, h, c, math.tanh, unit=self.unit)
+
+
+GATED = (SIGMOID, SIGMOID, TANH)
+CASES = {
+    "single gate": Case(SingleGate(TANH), "g"),
+    "single gate without a neuron": Case(SingleGate(Activation()), "g"),
+    "single gate, unit transform": Case(SingleGate(TANH), "g", unit=True),
+    "single gate without recurrence": Case(SingleGate(TANH), "g", missing=("U",)),
+    "single gate without biases": Case(SingleGate(TANH), "g", missing=("b",)),
+    "GRU": Case(Gru(GATED), "zrh"),
+    "GRU, flipped": Case(Gru(GATED, is_flipped=True), "zrh"),
+    "GRU, p 2, minimal": Case(Gru(GATED, 2.0), "zrh", memories="h"),
+    "GRU, p 0.7, flipped": Case(Gru(GATED, 0.7, True), "zrh", memories="h"),
+    "GRU, unit transform": Case(Gru(GATED), "zrh", unit=True),
+    "GRU without recurrence": Case(Gru(GATED), "zrh", missing=("U",)),
+    "LSTM": Case(Lstm((SIGMOID, SIGMOID, TANH, SIGMOID), TANH), "ifco"),
+    "LSTM, peepholes": Case(Lstm((SIGMOID, SIGMOID, TANH, SIGMOID), TANH), "ifco", memories="ifco"),
+    "LSTM, diagonal": Case(Lstm((SIGMOID, SIGMOID, TANH, SIGMOID), TANH), "ifco", memories="ifco", is_diagonal=True),
+    "LSTM, one peephole": Case(Lstm((SIGMOID, SIGMOID, TANH, SIGMOID), TANH), "ifco", memories="o"),
+    "LSTM, unit transform": Case(Lstm((SIGMOID, SIGMOID, TANH, SIGMOID), TANH), "ifco", unit=True),
+    "LSTM without recurrence": Case(Lstm((SIGMOID, SIGMOID, TANH, SIGMOID), TANH), "ifco", missing=("U",)),
+}
+ROWS = [(2, 2, 2), (3, 2, 2, 1), (1,), (2, 1, 0)]
+cases = pytest.mark.parametrize("name", CASES)
+
+
+class Trial:
+    """A case with numbers."""
+
+    def __init__(self, name: str, rows: tuple[int, ...], rng: np.random.Generator, size: int = 3) -> None:
+        self.case, self.rows, self.size = CASES[name], rows, size
+        self.inputs = size if self.case.unit else 4
+        self.given, self.parameters = self.case.weights(rng, self.inputs, size)
+        self.x = rng.normal(size=(sum(rows), self.inputs))
+        self.h, self.c = rng.normal(size=(rows[0], size)), rng.normal(size=(rows[0], size))
+
+    def steps(self) -> list[Array]:
+        return np.split(self.x, np.cumsum(self.rows)[:-1])
+
+    def forward(self, x: Array, h: Array, c: Array, *, backward: bool = False, keeps_all: bool = False) -> Any:
+        op = Recurrence(self.case.cell, self.size, self.rows, backward, keeps_all)
+        return op.run(ALL, tensor(x), tensor(h), tensor(c) if self.case.cell.has_memory else None, *self.parameters)
+
+
+@cases
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("rows", ROWS, ids=str)
+def test_equals_loops(name: str, rows: tuple[int, ...], backward: bool, rng: np.random.Generator) -> None:
+    trial = Trial(name, rows, rng)
+    y, h, c, *_ = trial.forward(trial.x, trial.h, trial.c, backward=backward)
+    step = trial.case.step(trial.given)
+    expected, last_h, last_c = oracle.run(step, trial.steps(), trial.h, trial.c, backward=backward)
+    assert_close(y, np.concatenate(expected), 1e-12, name)
+    assert_close(h[0], last_h, 1e-12, name)
+    if trial.case.cell.has_memory:
+        assert_close(c[0], last_c, 1e-12, name)
+    else:
+        assert c is None
+
+
+@cases
+def test_all_states_are_those_of_shorter_sequences(name: str, rng: np.random.Generator) -> None:
+    rows = (3, 2, 2, 1)
+    trial = Trial(name, rows, rng)
+    _, h, c, *_ = trial.forward(trial.x, trial.h, trial.c, keeps_all=True)
+    step = trial.case.step(trial.given)
+    for t in range(len(rows)):
+        _, last_h, last_c = oracle.run(step, trial.steps()[: t + 1], trial.h, trial.c)
+        assert_close(h[t], last_h, 1e-12, name)
+        if c is not None:
+            assert_close(c[t], last_c, 1e-12, name)
+
+
+@cases
+@pytest.mark.parametrize("rows", [(2, 2, 2), (3, 2, 1)], ids=str)
+def test_gradients_equal_finite_differences(name: str, rows: tuple[int, ...], rng: np.random.Generator) -> None:
+    trial = Trial(name, rows, rng)
+    of_y, of_h, of_c = (rng.normal(size=shape) for shape in ((sum(rows), 3), (rows[0], 3), (rows[0], 3)))
+    cell = trial.case.cell
+
+    def loss(x: Array, h: Array, c: Array) -> float:
+        y, last_h, last_c, *_ = trial.forward(x, h, c)
+        found = float((array(y) * of_y).sum() + (array(last_h[0]) * of_h).sum())
+        return found + (float((array(last_c[0]) * of_c).sum()) if cell.has_memory else 0.0)
+
+    kept = trial.forward(trial.x, trial.h, trial.c)[3:]
+    op = RecurrenceGradient(cell, 3, rows)
+    memory = tensor(of_c) if cell.has_memory else None
+    a, dh, dc = op.run((True,) * 3, tensor(of_y), *kept, tensor(of_h), memory, *trial.parameters)
+    dx = SourceGradient(cell.gates).run((True,), a, trial.parameters.inputs)
+    x, h, c = trial.x, trial.h, trial.c
+    assert_close(dx, finite_difference.gradient(lambda each: loss(each, h, c), x), 1e-7, name)
+    assert_close(dh[0], finite_difference.gradient(lambda each: loss(x, each, c), h), 1e-7, name)
+    if cell.has_memory:
+        assert_close(dc[0], finite_difference.gradient(lambda each: loss(x, h, each), c), 1e-7, name)
+    # Everything that goes to a gate goes by its sum with biases: that with respect to weights follows.
+    first = GateGradient(0, 3).run((True,), a, tensor(x))
+    assert_close(first, array(a)[:, :3].T @ x, 1e-12, name)
+
+
+@cases
+def test_states_of_the_gradient_are_those_of_its_parts(name: str, rng: np.random.Generator) -> None:
+    """Steps 2 and 3, then 0 and 1 with the state that came out: what the whole gives."""
+    rows = (3, 3, 2, 1)
+    trial = Trial(name, rows, rng)
+    of_y, cell = tensor(rng.normal(size=(sum(rows), 3))), trial.case.cell
+    kept = trial.forward(trial.x, trial.h, trial.c)[3:]
+
+    def part(rows: tuple[int, ...], first: int, state: tuple[Any, Any], keeps_all: bool = False) -> Any:
+        some = slice(first, first + sum(rows))
+        mine = [None if each is None else each[some] for each in kept]
+        return RecurrenceGradient(cell, 3, rows, keeps_all).run(ALL, of_y[some], *mine, *state, *trial.parameters)
+
+    whole, h, c = part(rows, 0, (None, None), keeps_all=True)
+    assert len(h) == len(rows)
+    later, h2, c2 = part(rows[2:], 6, (None, None))
+
+    def grown(state: Any) -> Any:
+        """With the rows that later steps do not have."""
+        return None if state is None else torch.cat((state[0], state[0].new_zeros(1, 3)))
+
+    earlier, h0, c0 = part(rows[:2], 0, (grown(h2), grown(c2)))
+    assert_close(torch.cat((earlier, later)), array(whole), 1e-12, name)
+    assert_close(h0[0], array(h[0]), 1e-12, name)
+    if c0 is not None:
+        assert_close(c0[0], array(c[0]), 1e-12, name)
+
+
+def test_an_lstm_equals_pytorch_s(rng: np.random.Generator) -> None:
+    trial = Trial("LSTM", (5,) * 7, rng, size=6)
+    cell = torch.nn.LSTM(4, 6, dtype=torch.float64)
+    with torch.no_grad():
+        for name, value in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), trial.parameters, strict=False):
+            getattr(cell, name).copy_(value)
+        cell.bias_hh_l0.zero_()
+    x = tensor(trial.x).reshape(7, 5, 4).requires_grad_()
+    expected, (h, c) = cell(x, (tensor(trial.h)[None], tensor(trial.c)[None]))
+    y, last_h, last_c, *kept = trial.forward(trial.x, trial.h, trial.c)
+    assert_close(y, expected.detach().reshape(-1, 6).numpy(), 1e-12, "LSTM")
+    assert_close(last_h, h.detach().numpy(), 1e-12, "h")
+    assert_close(last_c, c.detach().numpy(), 1e-12, "c")
+    of_y = torch.from_numpy(rng.normal(size=(35, 6)))
+    expected.backward(of_y.reshape(7, 5, 6))
+    a, _, _ = RecurrenceGradient(trial.case.cell, 6, trial.rows).run(ALL, of_y, *kept, None, None, *trial.parameters)
+    assert_close(a @ trial.parameters.inputs, x.grad.reshape(-1, 4).numpy(), 1e-12, "dx")
+    assert_close(a.T @ tensor(trial.x), cell.weight_ih_l0.grad.numpy(), 1e-12, "dW")
+    assert_close(a.T @ kept[1], cell.weight_hh_l0.grad.numpy(), 1e-12, "dU")
+
+
+def test_the_slope_of_a_pole_is_0() -> None:
+    """Where z is 1, (1 - z^p)^(1/p) has no derivative for p above 1."""
+    cell = Gru((Activation(MPSCNNNeuronType.LINEAR, 0.0, 1.0), SIGMOID, TANH), 2.0)
+    weights = Parameters(torch.ones(3, 1), torch.ones(3, 1), torch.zeros(3))
+    x, h = torch.ones(1, 1), torch.full((1, 1), 0.5)
+    kept = Recurrence(cell, 1, (1,)).run(ALL, x, h, None, *weights)[3:]
+    a, dh, _ = RecurrenceGradient(cell, 1, (1,)).run(ALL, torch.ones(1, 1), *kept, None, None, *weights)
+    assert torch.isfinite(a).all()
+    assert float(dh[0]) == 1.0
