@@ -385,6 +385,18 @@ from openmps.kernels.random import (
     MPSMatrixRandomMTGP32 as MPSMatrixRandomMTGP32,
     MPSMatrixRandomPhilox as MPSMatrixRandomPhilox,
 )
+from openmps.kernels.recurrent.descriptors import (
+    MPSGRUDescriptor as MPSGRUDescriptor,
+    MPSLSTMDescriptor as MPSLSTMDescriptor,
+    MPSRNNDescriptor as MPSRNNDescriptor,
+    MPSRNNSingleGateDescriptor as MPSRNNSingleGateDescriptor,
+)
+from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer as MPSRNNMatrixInferenceLayer
+from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer as MPSRNNMatrixTrainingLayer
+from openmps.kernels.recurrent.states import (
+    MPSRNNMatrixTrainingState as MPSRNNMatrixTrainingState,
+    MPSRNNRecurrentMatrixState as MPSRNNRecurrentMatrixState,
+)
 from openmps.kernels.reduce import (
     MPSNNLocalCorrelation as MPSNNLocalCorrelation,
     MPSNNReduceBinary as MPSNNReduceBinary,
