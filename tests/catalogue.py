@@ -33,7 +33,10 @@ from openmps.kernels import slice as slice_kernels
 from openmps.kernels import softmax as softmax_kernels
 from openmps.kernels import upsampling as upsampling_kernels
 from openmps.kernels.convolution import binary as binary_kernels
+from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer
+from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
 from openmps.metal.device import MTLDevice
+from recurrent_layers import inferring, training
 from samples.arithmetic import ADDITIONS, COMPARISONS, DIVISIONS, MULTIPLICATIONS, SUBTRACTIONS
 from samples.batch_normalization import BATCH_NORMALIZATIONS
 from samples.binary_convolution import BINARY_CONVOLUTIONS, BINARY_FULLY_CONNECTED
@@ -194,11 +197,14 @@ MATRIX_KERNELS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
     **{kind: sample.kernel for kind, sample in FIRST_OF_KIND.items()},
     matrix_kernels.MPSMatrixCopy: lambda device: matrix_kernels.MPSMatrixCopy(device, 2, 3, False, True),
     matrix_kernels.MPSMatrixSum: summing,
+    MPSRNNMatrixInferenceLayer: inferring,
+    MPSRNNMatrixTrainingLayer: training,
 }
 """Every kernel that reads or writes matrices.
 
 The numbers of copies and sums are in test_matrix_copies_and_sums.py, test_image_copy.py and test_random.py, those of
-the others in test_matrix_kernels.py, which takes the samples of samples/matrix.py.
+recurrent layers in test_recurrent.py, those of the others in test_matrix_kernels.py, which takes the samples of
+samples/matrix.py.
 """
 
 OTHERS = {**OPTIMIZERS, **STAGES, **IMAGE_FILTERS, **MATRIX_KERNELS}

@@ -26,7 +26,11 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerStochasticGradientDescent,
 )
 from openmps.kernels.random import MPSMatrixRandomMTGP32, MPSMatrixRandomPhilox
+from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer
+from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
 from openmps.types import MPSDataType
+from recurrent_layers import empty, run
+from recurrent_layers import matrices as listed
 from samples.batch_normalization import ChannelSource, rows
 from samples.matrix import FIRST_OF_KIND
 
@@ -149,6 +153,33 @@ def summed(bench: Bench, kernel: Any) -> list[Array]:
     return [target.numpy()]
 
 
+def _steps(columns: int) -> list[Array]:
+    """A sequence whose last row ends early."""
+    return [drawn(f"step {step}", (3 - step // 2, columns)) for step in range(4)]
+
+
+def recurred(bench: Bench, layer: Any) -> list[Array]:
+    states: list[Any] = []
+    results = run(bench, layer, _steps(layer.input_feature_channels), None, states)
+    made = [states[0].get_recurrent_output_matrix(index).numpy() for index in range(layer.number_of_layers)]
+    return [*results, *made]
+
+
+def trained_over_a_sequence(bench: Bench, layer: Any) -> list[Array]:
+    """Results and gradients; weights are the user's, so they are drawn here."""
+    weights, gradients, states = [list[Any]() for _ in range(3)]
+    layer.create_weight_matrices(weights)
+    layer.create_weight_gradient_matrices(gradients)
+    weights = listed(bench, [drawn(f"weights {place}", each.numpy().shape) for place, each in enumerate(weights)])
+    sources, flow = _steps(layer.input_feature_channels), _steps(layer.output_feature_channels)
+    given, results, found = listed(bench, sources), empty(bench, flow, flow[0].shape[1]), empty(bench, sources, 3)
+    command_buffer = bench.command_buffer()
+    layer.encode_forward_sequence(command_buffer, given, results, states, weights)
+    layer.encode_gradient_sequence(command_buffer, given, listed(bench, flow), found, gradients, states, weights)
+    finish(command_buffer)
+    return [each.numpy() for each in (*results, *found, *gradients)]
+
+
 EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     **dict.fromkeys(ACCUMULATORS, updated),
     **dict.fromkeys(_STAGES.values(), normalized),
@@ -159,5 +190,7 @@ EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     **dict.fromkeys(FIRST_OF_KIND, of_matrices),
     MPSMatrixCopy: copied_matrices,
     MPSMatrixSum: summed,
+    MPSRNNMatrixInferenceLayer: recurred,
+    MPSRNNMatrixTrainingLayer: trained_over_a_sequence,
 }
 """What each kernel of `catalogue.OTHERS` computes."""

@@ -126,3 +126,28 @@ class Trained:
         )  # fmt: skip
         finish(command_buffer)
         return [each.numpy() for each in found]
+
+
+def _drawn(gates: Sequence[str], inputs: int, outputs: int) -> dict[str, Any]:
+    """Numbers of gates, the same in every call."""
+    random = np.random.default_rng(len(gates))
+    shapes = (outputs, inputs), (outputs, outputs), (outputs,)
+    return {gate: tuple([random.normal(size=shape) * 0.5 for shape in shapes]) for gate in gates}
+
+
+def inferring(device: mps.MTLDevice) -> mps.MPSRNNMatrixInferenceLayer:
+    """A stack of all kinds of layers, of weights that are float16 and float32."""
+    memory, units = _drawn([*LSTM], 3, 4), _drawn([*GRU], 4, 5)
+    peeped = {gate: (*each, 0.3 * each[2]) for gate, each in memory.items()}
+    minimal = {**units, "output": (*units["output"], 0.2 * units["output"][1])}
+    return mps.MPSRNNMatrixInferenceLayer(device, rnn_descriptors=[
+        lstm(peeped, memory_weights_are_diagonal=True, cell_to_output_neuron_param_b=0.75),
+        gru(minimal, gate_pnorm_value=1.5, flip_output_gates=True, use_float32_weights=False),
+        single(*_drawn(["only"], 5, 5)["only"], use_layer_input_unit_transform_mode=True),
+    ])  # fmt: skip
+
+
+def training(device: mps.MTLDevice) -> mps.MPSRNNMatrixTrainingLayer:
+    """A layer of long short-term memory with diagonal peepholes."""
+    gates = {gate: (*each, each[2]) for gate, each in _drawn([*LSTM], 3, 4).items()}
+    return mps.MPSRNNMatrixTrainingLayer(device, lstm(gates, memory_weights_are_diagonal=True), [])

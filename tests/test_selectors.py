@@ -175,6 +175,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "result_rows": lambda: 3,
     "results_are_needed": lambda: [True],
     "right": lambda: False,
+    "rnn_descriptor": lambda: mps.MPSRNNSingleGateDescriptor(2, 3),
+    "rnn_descriptors": lambda: [mps.MPSGRUDescriptor(2, 3), mps.MPSLSTMDescriptor(3, 4)],
     "row_bytes": lambda: 40,
     "rows": lambda: 3,
     "scale_value": lambda: 0.5,
@@ -192,6 +194,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "texture_descriptor": _image_descriptor,
     "texture_descriptors": lambda: [_image_descriptor()],
     "time_step": lambda: 7,
+    "trainable_weights": list,
     "transpose": lambda: True,
     "transpose_left": lambda: True,
     "transpose_right": lambda: False,
@@ -245,7 +248,7 @@ FOR_CLASS: dict[tuple[str, str], Callable[[], Any]] = {
 }
 DROPPED = ("no_copy",)
 """Arguments that Python has no use for."""
-_WORDS = {"UInt": "Uint", "TopKV": "TopK_V", "PReLU": "Prelu", "XYLoss": "XyLoss", "WHLoss": "WhLoss", "CNN": "Cnn"}
+_WORDS = {"RNNS": "RnnS", "GRUD": "GruD", "LSTMD": "LstmD", "UInt": "Uint", "TopKV": "TopK_V", "PReLU": "Prelu", "XYLoss": "XyLoss", "WHLoss": "WhLoss", "CNN": "Cnn"}
 
 
 def snake(name: str) -> str:

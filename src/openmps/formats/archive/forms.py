@@ -19,7 +19,7 @@ from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSTypeError
-from openmps.formats.archive.sources import SOURCES, StandIns
+from openmps.formats.archive.sources import SOURCES, ArchivedConvolutionWeights, StandIns
 from openmps.graph.nodes.node import Handle
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import (
@@ -36,6 +36,11 @@ from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNYOLOLossDescriptor
 from openmps.kernels.neuron import MPSCNNNeuron, MPSCNNNeuronGradient
 from openmps.kernels.optimizers import MPSNNOptimizer, MPSNNOptimizerDescriptor
 from openmps.kernels.random import MPSMatrixRandomDistributionDescriptor
+from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor
+from openmps.kernels.recurrent.layer import Layer, describe
+from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer, layers_of
+from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
+from openmps.kernels.recurrent.training_weights import form_of
 from openmps.kernels.upsampling import MPSCNNUpsampling, MPSCNNUpsamplingGradient
 
 _PLAIN: tuple[type, ...] = (
@@ -47,6 +52,7 @@ _PLAIN: tuple[type, ...] = (
     MPSNNNeuronDescriptor,
     MPSNNOptimizerDescriptor,
     MPSMatrixRandomDistributionDescriptor,
+    MPSRNNDescriptor,
     BatchNormalizationFold,
     ExplicitPadding,
     *SOURCES,
@@ -113,6 +119,16 @@ def _upsampling(kernel: Any, _: StandIns) -> dict[str, Any]:
     return {name: int(value) if name.startswith("integer_") else value for name, value in values.items()}
 
 
+def _recurrent(kernel: MPSRNNMatrixInferenceLayer, _: StandIns) -> dict[str, Any]:
+    return {"rnn_descriptors": [describe(layer, ArchivedConvolutionWeights) for layer in layers_of(kernel)]}
+
+
+def _trained(kernel: MPSRNNMatrixTrainingLayer, _: StandIns) -> dict[str, Any]:
+    """Without weights, which are the user's: those of the layer that is made are zeros."""
+    descriptor = describe(Layer(form_of(kernel), {}), ArchivedConvolutionWeights)
+    return {"rnn_descriptor": descriptor, "trainable_weights": []}
+
+
 _DESCRIBED = ("device", "learning_rate", "optimizer_descriptor")
 
 _ARGUMENTS: dict[type, Callable[[Any, StandIns], dict[str, Any]]] = {
@@ -137,6 +153,8 @@ _ARGUMENTS: dict[type, Callable[[Any, StandIns], dict[str, Any]]] = {
     MPSCNNUpsampling: _upsampling,
     MPSCNNUpsamplingGradient: _upsampling,
     MPSNNOptimizer: _optimizer,
+    MPSRNNMatrixInferenceLayer: _recurrent,
+    MPSRNNMatrixTrainingLayer: _trained,
     # Its numbers say more than its arguments take: those of the default distribution are 0, and no deviation is.
     MPSMatrixRandomDistributionDescriptor: lambda each, _: {},
 }  # fmt: skip

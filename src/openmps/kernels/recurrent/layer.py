@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError
-from openmps.kernels.convolution.data_source import load_weights
+from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, load_weights
+from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.kernels.recurrent.descriptors import (
     MPSGRUDescriptor,
     MPSLSTMDescriptor,
     MPSRNNDescriptor,
+    MPSRNNSingleGateDescriptor,
     Source,
 )
 from openmps.ops.matrix.recurrent_cells import Activation, Cell, Gru, Lstm, SingleGate
@@ -46,6 +49,8 @@ class Form:
     """Whether weights of memories are vectors."""
     places: tuple[Place, ...]
     """The weights that there are, others being 0."""
+    is_float32: bool = False
+    """Whether weights are not rounded to float16."""
     is_backward: bool = False
 
     def has(self, part: str) -> bool:
@@ -96,7 +101,8 @@ def read_layer(who: str, descriptor: MPSRNNDescriptor) -> Layer:
                 weights[Place(part, gate)] = read.weights
     cell = _cell(descriptor, activations)
     backward = descriptor.layer_sequence_direction is MPSRNNSequenceDirection.BACKWARD
-    return Layer(replace(form, cell=cell, places=tuple(weights), is_backward=backward), weights)
+    form = replace(form, cell=cell, places=tuple(weights), is_backward=backward)
+    return Layer(replace(form, is_float32=descriptor.use_float32_weights), weights)
 
 
 _NO_CELL = SingleGate(Activation())
@@ -143,13 +149,11 @@ def _activation(who: str, descriptor: Any) -> Activation:
     return Activation(neuron.neuron_type, neuron.a, neuron.b, neuron.c)
 
 
-def rounded(weights: Array, *, to_half: bool) -> Array:
-    """Weights as a layer multiplies with them."""
-    return weights.astype(np.float16).astype(np.float32) if to_half else weights
-
-
 def stacked(layer: Layer, part: str) -> Array | None:
-    """A part of all gates as `Parameters` has it; None if there is nothing of it, or if gates get the source itself."""
+    """A part of all gates as `Parameters` has it, as the layer multiplies with it.
+
+    None if there is nothing of it, or if gates get the source itself.
+    """
     form = layer.form
     if not form.has(part):
         is_needed = part == INPUTS and not form.is_unit
@@ -157,7 +161,56 @@ def stacked(layer: Layer, part: str) -> Array | None:
     places = [Place(part, gate) for gate in form.gates_of(part)]
     rows = [layer.weights.get(each, np.zeros(form.shape(each), np.float32)) for each in places]
     is_vector = part == BIASES or (part == MEMORIES and form.is_diagonal)
-    return np.concatenate([each.reshape(-1) if is_vector else each for each in rows])
+    joined = np.concatenate([each.reshape(-1) if is_vector else each for each in rows])
+    return joined if part == BIASES or form.is_float32 else joined.astype(np.float16).astype(np.float32)
+
+
+def unstacked(form: Form, parts: Mapping[str, Array]) -> Layer:
+    """The layer of which `stacked` gives these parts."""
+    size, weights = form.outputs, dict[Place, Array]()
+    for place in form.places:
+        first = form.gates_of(place.part).index(place.gate) * size
+        weights[place] = parts[place.part][first : first + size].reshape(form.shape(place))
+    return Layer(form, weights)
+
+
+_DESCRIPTORS = {SingleGate: MPSRNNSingleGateDescriptor, Gru: MPSGRUDescriptor, Lstm: MPSLSTMDescriptor}
+NewSource = Callable[[MPSCNNConvolutionDescriptor, Array, Array | None], MPSCNNConvolutionDataSource]
+"""Makes a source of weights of a descriptor, weights and biases."""
+
+
+def describe(layer: Layer, new_source: NewSource) -> MPSRNNDescriptor:
+    """A descriptor of which `read_layer` makes such a layer; weights that are not given are zeros."""
+    form, cell = layer.form, layer.form.cell
+    made = _DESCRIPTORS[type(cell)](form.inputs, form.outputs)
+    made.use_layer_input_unit_transform_mode, made.use_float32_weights = form.is_unit, form.is_float32
+    made.layer_sequence_direction = MPSRNNSequenceDirection(int(form.is_backward))
+    if isinstance(made, MPSGRUDescriptor) and isinstance(cell, Gru):
+        made.gate_pnorm_value, made.flip_output_gates = cell.p, cell.is_flipped
+    if isinstance(made, MPSLSTMDescriptor) and isinstance(cell, Lstm):
+        made.memory_weights_are_diagonal = form.is_diagonal
+        made.cell_to_output_neuron_type = cell.output.kind
+        for name in "abc":
+            setattr(made, f"cell_to_output_neuron_param_{name}", getattr(cell.output, name))
+    activations = (cell.activation,) if isinstance(cell, SingleGate) else cell.activations
+    for gate, names in enumerate(made._gates):  # pyright: ignore[reportPrivateUsage]
+        for part, name in ((INPUTS, names.inputs), (STATES, names.states), (MEMORIES, names.memories)):
+            # A source of input weights gives the biases, also where the weights are not read.
+            if Place(BIASES if part == INPUTS else part, gate) in form.places:
+                setattr(made, name, _source(layer, Place(part, gate), activations[gate], new_source))
+    return made
+
+
+def _source(layer: Layer, place: Place, activation: Activation, new_source: NewSource) -> MPSCNNConvolutionDataSource:
+    rows, columns = layer.form.shape(place)
+    outputs, inputs = (rows, columns) if rows == layer.form.outputs else (columns, rows)
+    descriptor = MPSCNNConvolutionDescriptor(1, 1, inputs, outputs)
+    biases = None
+    if place.part == INPUTS:
+        descriptor.fused_neuron_descriptor = MPSNNNeuronDescriptor(*activation)
+        biases = layer.weights.get(Place(BIASES, place.gate))
+    weights = layer.weights.get(place, np.zeros((rows, columns), np.float32)).reshape(outputs, 1, 1, inputs)
+    return new_source(descriptor, weights, None if biases is None else biases.reshape(-1))
 
 
 _FIRST = {1: MPSRNNMatrixId.SINGLE_GATE_INPUT_WEIGHTS, 3: MPSRNNMatrixId.GRU_INPUT_GATE_INPUT_WEIGHTS}

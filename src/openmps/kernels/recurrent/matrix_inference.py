@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from openmps.checks import flag, store
 from openmps.core.kernel.arguments import member_of
@@ -16,7 +18,7 @@ from openmps.core.operand import Operand
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
-from openmps.kernels.recurrent.layer import BIASES, PARTS, Form, Layer, read_layer, rounded, stacked
+from openmps.kernels.recurrent.layer import PARTS, Form, Layer, read_layer, stacked, unstacked
 from openmps.kernels.recurrent.sequences import (
     check_count,
     read_steps,
@@ -81,7 +83,7 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
         given = descriptors(self.name, rnn_descriptor, rnn_descriptors)
         layers = [read_layer(self._called(index, len(given)), each) for index, each in enumerate(given)]
         self._forms = tuple([each.form for each in layers])
-        self._weights = [_held(layer, one, device) for layer, one in zip(layers, given, strict=True)]
+        self._weights = [_held(layer, device) for layer in layers]
         self._check_stack(self._forms)
 
     def _called(self, index: int, count: int) -> str:
@@ -284,17 +286,28 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
         store(self, "_weights", moved)
 
 
+def layers_of(kernel: MPSRNNMatrixInferenceLayer) -> list[Layer]:
+    """Forms and numbers of a stack, as it multiplies with them; for archives."""
+    parts = [{part: _array(each) for part, each in one.items()} for one in kernel._weights]
+    return [unstacked(form, each) for form, each in zip(kernel._forms, parts, strict=True)]
+
+
 def _moved(held: HeldTensor, device: torch.device) -> HeldTensor:
     tensor = held.value()
     return HeldTensor(None if tensor is None else tensor.to(device))
 
 
-def _held(layer: Layer, descriptor: MPSRNNDescriptor, device: MTLDevice) -> dict[str, HeldTensor]:
+def _held(layer: Layer, device: MTLDevice) -> dict[str, HeldTensor]:
     """The parameters of a layer on its device."""
     found: dict[str, HeldTensor] = {}
     for part in PARTS:
         array = stacked(layer, part)
         if array is not None:
-            array = rounded(array, to_half=part != BIASES and not descriptor.use_float32_weights)
             found[part] = HeldTensor(torch.from_numpy(array).to(device.torch_device))
     return found
+
+
+def _array(held: HeldTensor) -> NDArray[np.float32]:
+    tensor = held.value()
+    assert tensor is not None
+    return tensor.cpu().numpy()

@@ -35,7 +35,6 @@ class TrainedLayer(OperandKernel):
     """A recurrent layer whose weights are matrices that encodes are given."""
 
     _form = Setting[Form]()
-    _type = Setting[MPSDataType]()
 
     def __init__(self, device: MTLDevice, rnn_descriptor: MPSRNNDescriptor, trainable_weights: list[MPSMatrix]) -> None:
         super().__init__(device)
@@ -43,7 +42,6 @@ class TrainedLayer(OperandKernel):
         (descriptor,) = descriptors(self.name, rnn_descriptor, None)
         layer = read_layer(self.name, descriptor)
         self._form = layer.form
-        self._type = MPSDataType.FLOAT32 if descriptor.use_float32_weights else MPSDataType.FLOAT16
         trainable_weights += [self._new(place, self._type, layer.weights[place]) for place in self._places]
 
     @property
@@ -55,6 +53,10 @@ class TrainedLayer(OperandKernel):
     def output_feature_channels(self) -> int:
         """Numbers of a vector of the result."""
         return self._form.outputs
+
+    @property
+    def _type(self) -> MPSDataType:
+        return MPSDataType.FLOAT32 if self._form.is_float32 else MPSDataType.FLOAT16
 
     @property
     def _places(self) -> list[Place]:
@@ -170,6 +172,11 @@ class TrainedLayer(OperandKernel):
                     parts.append(at.constant(np.zeros(_flat_shape(form, place), np.float32)))
             found.append(JoinRows()(*parts))
         return found
+
+
+def form_of(layer: TrainedLayer) -> Form:
+    """What a layer computes; for archives."""
+    return layer._form
 
 
 def lower_copy(who: str, at: OperandContext, asked: Copy) -> None:
