@@ -151,3 +151,28 @@ def training(device: mps.MTLDevice) -> mps.MPSRNNMatrixTrainingLayer:
     """A layer of long short-term memory with diagonal peepholes."""
     gates = {gate: (*each, each[2]) for gate, each in _drawn([*LSTM], 3, 4).items()}
     return mps.MPSRNNMatrixTrainingLayer(device, lstm(gates, memory_weights_are_diagonal=True), [])
+
+
+class Adam:
+    """An optimizer for each weight matrix, over vectors that see its buffer."""
+
+    def __init__(self, bench: Bench, weights: list[Any], gradients: list[Any]) -> None:
+        def rows(matrix: Any) -> Any:
+            length = matrix.rows * matrix.columns
+            return mps.MPSVector(buffer=matrix.data, descriptor=mps.MPSVectorDescriptor(length))
+
+        self.vectors = [(rows(gradient), rows(weight)) for gradient, weight in zip(gradients, weights, strict=True)]
+        self.optimizers = [mps.MPSNNOptimizerAdam(bench.device, 1e-2) for _ in weights]
+        self.kept = [
+            [mps.MPSVector(device=bench.device, descriptor=mps.MPSVectorDescriptor(each.length)) for _ in range(2)]
+            for _, each in self.vectors
+        ]
+
+    def encode(self, command_buffer: Any) -> None:
+        for optimizer, (gradient, weight), (momentum, velocity) in zip(
+            self.optimizers, self.vectors, self.kept, strict=True
+        ):
+            optimizer.encode(
+                command_buffer, input_gradient_vector=gradient, input_values_vector=weight,
+                input_momentum_vector=momentum, input_velocity_vector=velocity, result_values_vector=weight,
+            )  # fmt: skip

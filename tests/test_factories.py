@@ -83,6 +83,8 @@ def _right() -> dict[str, Any]:
         "matrix_descriptor_list": [mps.MPSMatrixDescriptor(2, 2)], "descriptor_list": [mps.MPSVectorDescriptor(4)],
         "anchor_boxes": [1.0, 1.0], "number_of_anchor_boxes": 1, "feature_channel_offset": 0, "minimum": 0.0,
         "maximum": 1.0, "standard_deviation": 1.0, "data_source": mps.ArrayBatchNormalizationDataSource(2),
+        "rnn_descriptor": mps.MPSRNNSingleGateDescriptor(2, 2), "trainable_weights": [],
+        "input_feature_channels": 2, "output_feature_channels": 2,
         "convolution_data": _source(), "start": 0, "offset": mps.MPSImageCoordinate(0, 0, 0), "findings": (),
         "number_of_feature_channels_to_read_write": 4, "location": 0, "torch_device": torch.device("cpu"),
         "batch_normalization": mps.MPSCNNBatchNormalization(CPU, mps.ArrayBatchNormalizationDataSource(2)),
@@ -110,6 +112,7 @@ NEEDED = {
        for name in ("gradient_filter", "gradient_filters")},
     "MPSImage": "device image_descriptor", "MPSTemporaryImage": "image_descriptor", "MPSNNGraph": "result_image",
     "MPSVector": "device descriptor", "MPSMatrix": "device descriptor", "MPSMatrixDescriptor": "rows",
+    "MPSRNNMatrixInferenceLayer": "rnn_descriptor",
     "MPSPredicate": "device", "MPSCNNLossLabels": "labels_image", "MPSNNForwardLossNode": "loss_descriptor",
     "device.new_buffer": "length",
 }  # fmt: skip

@@ -248,7 +248,17 @@ FOR_CLASS: dict[tuple[str, str], Callable[[], Any]] = {
 }
 DROPPED = ("no_copy",)
 """Arguments that Python has no use for."""
-_WORDS = {"RNNS": "RnnS", "GRUD": "GruD", "LSTMD": "LstmD", "UInt": "Uint", "TopKV": "TopK_V", "PReLU": "Prelu", "XYLoss": "XyLoss", "WHLoss": "WhLoss", "CNN": "Cnn"}
+_WORDS = {
+    "RNNS": "RnnS",
+    "GRUD": "GruD",
+    "LSTMD": "LstmD",
+    "UInt": "Uint",
+    "TopKV": "TopK_V",
+    "PReLU": "Prelu",
+    "XYLoss": "XyLoss",
+    "WHLoss": "WhLoss",
+    "CNN": "Cnn",
+}
 
 
 def snake(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -328,66 +327,6 @@ def test_types_of_weights(bench: Bench) -> None:
         assert {each.data_type for each in (*trained.weights, *more)} == {kind}
         assert {each.data_type for each in trained.gradients} == {data.FLOAT32}
         assert not any(each.numpy().any() for each in more)
-
-
-class _Adam:
-    """An optimizer for each weight matrix, over vectors that see its buffer."""
-
-    def __init__(self, bench: Bench, weights: list[Any], gradients: list[Any]) -> None:
-        def rows(matrix: Any) -> Any:
-            length = matrix.rows * matrix.columns
-            return mps.MPSVector(buffer=matrix.data, descriptor=mps.MPSVectorDescriptor(length))
-
-        self.vectors = [(rows(gradient), rows(weight)) for gradient, weight in zip(gradients, weights, strict=True)]
-        self.optimizers = [mps.MPSNNOptimizerAdam(bench.device, 1e-2) for _ in weights]
-        self.kept = [
-            [mps.MPSVector(device=bench.device, descriptor=mps.MPSVectorDescriptor(each.length)) for _ in range(2)]
-            for _, each in self.vectors
-        ]
-
-    def encode(self, command_buffer: Any) -> None:
-        for optimizer, (gradient, weight), (momentum, velocity) in zip(
-            self.optimizers, self.vectors, self.kept, strict=True
-        ):
-            optimizer.encode(
-                command_buffer, input_gradient_vector=gradient, input_values_vector=weight,
-                input_momentum_vector=momentum, input_velocity_vector=velocity, result_values_vector=weight,
-            )  # fmt: skip
-
-
-def test_training_two_layers_beside_pytorch(bench: Bench, rng: np.random.Generator) -> None:
-    """Thirty steps of Adam, loss by loss."""
-    sizes, steps, rows, taken = (4, 5, 3), 6, 7, 30
-    module = torch.nn.ModuleList([torch.nn.LSTM(*pair) for pair in itertools.pairwise(sizes)])
-    trained: list[Trained] = []
-    for cell, (_, outputs) in zip(module, itertools.pairwise(sizes), strict=True):
-        W, U, b = (getattr(cell, name).detach().numpy() for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"))
-        torch.nn.init.zeros_(cell.bias_hh_l0)
-        parts = [slice(k * outputs, (k + 1) * outputs) for k in range(4)]
-        gates = zip(("input", "forget", "cell", "output"), parts, strict=True)
-        trained.append(Trained(bench, lstm({name: (W[part], U[part], b[part]) for name, part in gates})))
-    theirs = torch.optim.Adam([
-        each for cell in module for name, each in cell.named_parameters() if name != "bias_hh_l0"
-    ], 1e-2)  # fmt: skip
-    mine = [_Adam(bench, each.weights, each.gradients) for each in trained]
-    x = rng.normal(size=(steps, rows, sizes[0])).astype(np.float32)
-    wanted = rng.normal(size=(steps, rows, sizes[-1])).astype(np.float32) * 0.5
-    for _ in range(taken):
-        middle, first = trained[0].forward([*x])
-        results, second = trained[1].forward(middle)
-        difference = np.stack(results) - wanted
-        found = trained[1].backward(middle, [*difference], second)
-        trained[0].backward([*x], found, first)
-        command_buffer = bench.command_buffer()
-        for each in mine:
-            each.encode(command_buffer)
-        finish(command_buffer)
-        theirs.zero_grad()
-        y = module[1](module[0](torch.from_numpy(x))[0])[0]
-        loss = ((y - torch.from_numpy(wanted)) ** 2).sum() / 2
-        loss.backward()
-        theirs.step()
-        assert (difference**2).sum() / 2 == pytest.approx(float(loss.detach()), rel=1e-5)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Weight updates": "weight_updates.md"},
             {"Padding": "padding.md"},
             {"Matrices": "matrices.md"},
+            {"Recurrent layers": "recurrent.md"},
             {"View": "view.md"},
             {"Debugging": "debugging.md"},
             {"Weights in and out": "weights.md"},

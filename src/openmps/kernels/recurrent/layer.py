@@ -93,7 +93,8 @@ def read_layer(who: str, descriptor: MPSRNNDescriptor) -> Layer:
             source: Source = getattr(descriptor, name) if name else None
             if source is None:
                 continue
-            read = _Read(f"{who} {name}", source, form.shape(Place(part, gate)))
+            is_vector = part == MEMORIES and is_diagonal
+            read = _Read(f"{who} {name}", source, form.shape(Place(part, gate)), is_vector=is_vector)
             if part == INPUTS:
                 activations[-1] = read.activation
                 weights[Place(BIASES, gate)] = read.biases
@@ -122,12 +123,12 @@ def _cell(descriptor: MPSRNNDescriptor, activations: list[Activation]) -> Cell:
 class _Read:
     """What one source gives: weights and biases in the shape of their place, and the neuron."""
 
-    def __init__(self, who: str, source: Any, shape: tuple[int, int]) -> None:
+    def __init__(self, who: str, source: Any, shape: tuple[int, int], *, is_vector: bool) -> None:
         loaded = load_weights(who, source, _KINDS)
         given, (rows, columns) = loaded.descriptor, shape
         self.activation = _activation(who, given)
-        is_vector = rows == 1 and loaded.weights.size == columns
-        if not is_vector and loaded.weights.shape != (rows, 1, 1, columns):
+        fits = loaded.weights.size == columns if is_vector else loaded.weights.shape == (rows, 1, 1, columns)
+        if not fits:
             rule = f"must be those of a kernel of one pixel, {columns} input and {rows} output channels"
             got = " x ".join(map(str, loaded.weights.shape))
             raise MPSArgumentError(who, "data source weights()", rule, f"{got}, OHWI")

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from openmps.checks import flag, store
 from openmps.core.kernel.arguments import member_of
+from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.operands import FLOATS, Argument, OperandContext, OperandKernel, OperandPlan
-from openmps.core.operand import Operand
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
@@ -27,7 +27,7 @@ from openmps.kernels.recurrent.sequences import (
     step_arguments,
     store_steps,
 )
-from openmps.kernels.recurrent.states import MPSRNNRecurrentMatrixState, state_of
+from openmps.kernels.recurrent.states import MPSRNNRecurrentMatrixState, recurrent_state, state_of
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.matrix.recurrent import JoinColumns, JoinRows, Member, Recurrence, Total
 from openmps.ops.op import Value
@@ -35,7 +35,9 @@ from openmps.runtime.binding import HeldTensor
 from openmps.selectors import takes
 from openmps.types import MPSRNNBidirectionalCombineMode as Combine
 
-_SOURCES, _RESULTS, _BACKWARD = "source_matrices", "destination_matrices", "destination_backward_matrices"
+_SOURCES, _RESULTS = "source_matrices", "destination_matrices"
+_SEQUENCE = "source_sequence"
+_FORWARD, _BACKWARD = "destination_forward_matrices", "destination_backward_matrices"
 
 
 class _Asked(NamedTuple):
@@ -138,6 +140,7 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
             MPSTypeError: The state is of other layers.
         """
         who = self.name
+        check_command_buffer(who, command_buffer, self._device)
         self._check_stack([replace(each, is_backward=False) for each in self._forms])
         sources = sequence(who, _SOURCES, source_matrices, source_offsets, "source_offsets")
         results = sequence(who, _RESULTS, destination_matrices, destination_offsets, "destination_offsets")
@@ -175,8 +178,7 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
             rule, got = "must be a list, which states are appended to, or None", type(wanted).__name__
             raise MPSTypeError(self.name, "recurrent_output_states", rule, got)
         count, temporary = steps if self.store_all_intermediate_states else 1, self.recurrent_output_is_temporary
-        made = MPSRNNRecurrentMatrixState.made
-        return [made(command_buffer, self._forms, rows, temporary=temporary) for _ in range(count)]
+        return [recurrent_state(command_buffer, self._forms, rows, temporary=temporary) for _ in range(count)]
 
     def encode_bidirectional_sequence(
         self,
@@ -205,19 +207,17 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
             raise MPSArgumentError(
                 who, "rnn_descriptors", rule, [self._forms[each[-1]].outputs for each in (forward, backward)]
             )
-        sources = sequence(who, "source_sequence", source_sequence, None, "")
-        rows = rows_of(who, "source_sequence", sources)
-        lists: dict[str, list[Operand]] = {
-            _RESULTS: sequence(who, "destination_forward_matrices", destination_forward_matrices, None, "")
-        }
+        sources = sequence(who, _SEQUENCE, source_sequence, None, "")
+        rows = rows_of(who, _SEQUENCE, sources)
+        lists = {_FORWARD: sequence(who, _FORWARD, destination_forward_matrices, None, "")}
         if mode is Combine.NONE:
             if destination_backward_matrices is None:
                 rule = "is needed for the combine mode NONE"
                 raise MPSTypeError(who, _BACKWARD, rule, None)
             lists[_BACKWARD] = sequence(who, _BACKWARD, destination_backward_matrices, None, "")
         for name, each in lists.items():
-            check_count(who, name, each, len(rows), "source_sequence")
-        arguments = [*step_arguments(_SOURCES, len(rows))]
+            check_count(who, name, each, len(rows), _SEQUENCE)
+        arguments = step_arguments(_SEQUENCE, len(rows))
         for name in lists:
             arguments += step_arguments(name, len(rows), is_result=True)
         results = [each for one in lists.values() for each in one]
@@ -255,7 +255,7 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
         found: list[Value] = []
         for is_backward in (False, True):
             stack = self._stack(is_backward=is_backward)
-            value = JoinRows()(*read_steps(self.name, at, _SOURCES, rows, self._forms[stack[0]].inputs))
+            value = JoinRows()(*read_steps(self.name, at, _SEQUENCE, rows, self._forms[stack[0]].inputs))
             for index in stack:
                 form = self._forms[index]
                 recurrence = Recurrence(form.cell, form.outputs, rows, runs_backward=is_backward)
@@ -264,12 +264,12 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
         columns = [self._forms[self._stack(is_backward=each)[-1]].outputs for each in (False, True)]
         mode = self.bidirectional_combine_mode
         if mode is Combine.NONE:
-            for name, value, width in zip((_RESULTS, _BACKWARD), found, columns, strict=True):
+            for name, value, width in zip((_FORWARD, _BACKWARD), found, columns, strict=True):
                 store_steps(self.name, at, name, rows, width, value)
         elif mode is Combine.ADD:
-            store_steps(self.name, at, _RESULTS, rows, columns[0], Total()(*found))
+            store_steps(self.name, at, _FORWARD, rows, columns[0], Total()(*found))
         else:
-            store_steps(self.name, at, _RESULTS, rows, sum(columns), JoinColumns()(*found))
+            store_steps(self.name, at, _FORWARD, rows, sum(columns), JoinColumns()(*found))
 
     def _parameters(self, at: OperandContext, index: int) -> list[Value | None]:
         form = self._forms[index]

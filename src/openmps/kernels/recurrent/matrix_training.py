@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from openmps.checks import flag, listed
+from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.operands import FLOATS, Argument, OperandContext
 from openmps.core.operand import Operand
@@ -26,8 +27,10 @@ from openmps.kernels.recurrent.states import (
     Record,
     check_list,
     float_matrix,
+    recurrent_state,
     state_of,
 )
+from openmps.kernels.recurrent.states import training_states as new_training_states
 from openmps.kernels.recurrent.training_weights import Copy, TrainedLayer, lower_copy
 from openmps.metal.device import CommandBuffer
 from openmps.ops.matrix.recurrent import (
@@ -108,6 +111,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         ``recurrent_output_states`` is the one to hand on.
         """
         who = self.name
+        check_command_buffer(who, command_buffer, self._device)
         check_list(who, "training_states", training_states)
         sources = sequence(who, "source_matrices", source_matrices, source_offsets, "source_offsets")
         results = sequence(
@@ -131,7 +135,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         self._encode_lists(command_buffer, read, written, asked)
         if state is not None:
             state.count_read()
-        training_states += MPSRNNMatrixTrainingState.made(command_buffer, record, temporary=temporary)
+        training_states += new_training_states(command_buffer, record, temporary=temporary)
         if recurrent_output_states is not None:
             recurrent_output_states += made
 
@@ -164,6 +168,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             MPSArgumentError: Lists have other lengths, training states are of other rows, or a matrix is too small.
         """
         who = self.name
+        check_command_buffer(who, command_buffer, self._device)
         sources = sequence(who, "forward_sources", forward_sources, forward_source_offsets, "forward_source_offsets")
         gradients = sequence(
             who, "source_gradients", source_gradients, source_gradient_offsets, "source_gradient_offsets"
@@ -176,13 +181,16 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             )
             check_count(who, "destination_gradients", results, len(sources), "forward_sources")
         states = self._training_states(command_buffer, training_states, len(sources))
-        rows = tuple([state.record.rows[state.step] for state in states])
+        runs, rows = _runs(states), tuple([state.record.rows[state.step] for state in states])
+        in_order = all(rows[step] <= rows[step - 1] for step in range(1, len(rows)))
+        if not in_order or len({id(record) for record, _, _ in runs}) < len(runs):
+            got = ", ".join(f"step {state.step} of {rows[index]} rows" for index, state in enumerate(states))
+            raise MPSArgumentError(who, "training_states", "must be in the order of time, each once", got)
         given = self._listed("weights", weights)
         sums = [] if weight_gradients is None else self._listed("weight_gradients", weight_gradients)
         state, made = self._states(
             command_buffer, rows, recurrent_input_state, recurrent_output_states, "recurrent_output_states"
         )
-        runs = _runs(states)
         asked = _Asked(
             rows, state is not None, len(made), True, bool(results), bool(sums),
             tuple([(sum(record.rows[:first]), sum(record.rows[:last + 1])) for record, first, last in runs]),
@@ -235,10 +243,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         check_list(self.name, argument, wanted)
         count = len(rows) if self.store_all_intermediate_states else 1
         high, temporary = rows[0] if state is None else state.rows, self.recurrent_output_is_temporary
-        made = [
-            MPSRNNRecurrentMatrixState.made(command_buffer, [self._form], high, temporary=temporary)
-            for _ in range(count)
-        ]
+        made = [recurrent_state(command_buffer, [self._form], high, temporary=temporary) for _ in range(count)]
         return state, made
 
     def _training_states(

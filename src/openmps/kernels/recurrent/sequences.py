@@ -45,7 +45,7 @@ class Shifted(Operand):
         """A read of the matrix."""
         self._matrix.count_read(amount)
 
-    def same_as(self) -> MPSMatrix:
+    def counted(self) -> MPSMatrix:
         """The matrix."""
         return self._matrix
 
@@ -63,7 +63,7 @@ def sequence(who: str, argument: str, matrices: Any, offsets: Any, offsets_argum
             raise MPSArgumentError(who, f"{argument}[{index}]", rule, matrix.matrices)
     if offsets is None:
         return [*given]
-    bytes_of = list(offsets)
+    bytes_of = listed(who, offsets_argument, offsets, "int")
     if len(bytes_of) != len(given):
         rule = f"must hold {len(given)} offsets, one for each of {argument}"
         raise MPSArgumentError(who, offsets_argument, rule, len(bytes_of))

@@ -62,21 +62,6 @@ class MPSRNNRecurrentMatrixState(_MadeByLayers):
     forms: tuple[Form, ...]
     """What the layers were that made it."""
 
-    @classmethod
-    def made(
-        cls, command_buffer: CommandBuffer, forms: Sequence[Form], rows: int, *, temporary: bool
-    ) -> MPSRNNRecurrentMatrixState:
-        """A state that a layer is about to fill."""
-
-        def matrix(form: Form) -> MPSMatrix:
-            return float_matrix(command_buffer, rows, form.outputs, temporary=temporary)
-
-        layers = tuple([LayerState(matrix(form), matrix(form) if form.cell.has_memory else None) for form in forms])
-        state = cls._of(command_buffer, [each for layer in layers for each in layer.matrices()], temporary=temporary)
-        store(state, "layers", layers)
-        store(state, "forms", tuple(forms))
-        return state
-
     @property
     def rows(self) -> int:
         """Rows of each matrix. Our addition."""
@@ -97,6 +82,22 @@ class MPSRNNRecurrentMatrixState(_MadeByLayers):
         return self.layers[index] if index < len(self.layers) else None
 
 
+def recurrent_state(
+    command_buffer: CommandBuffer, forms: Sequence[Form], rows: int, *, temporary: bool
+) -> MPSRNNRecurrentMatrixState:
+    """A state that layers of such forms are about to fill."""
+
+    def matrix(form: Form) -> MPSMatrix:
+        return float_matrix(command_buffer, rows, form.outputs, temporary=temporary)
+
+    layers = tuple([LayerState(matrix(form), matrix(form) if form.cell.has_memory else None) for form in forms])
+    matrices = [each for layer in layers for each in layer.matrices()]
+    state = MPSRNNRecurrentMatrixState._of(command_buffer, matrices, temporary=temporary)
+    store(state, "layers", layers)
+    store(state, "forms", tuple(forms))
+    return state
+
+
 class Record:
     """What a forward encode of a training layer keeps for its gradient, the rows of all steps one behind the other."""
 
@@ -113,18 +114,22 @@ class MPSRNNMatrixTrainingState(_MadeByLayers):
     """What one step of a training layer leaves for its gradient (MPSRNNLayer.h, macOS 10.14). Opaque."""
 
     record: Record
+    """What all steps of the encode keep; for those who extend the framework."""
     step: int
+    """Which of them it is."""
 
-    @classmethod
-    def made(cls, command_buffer: CommandBuffer, record: Record, *, temporary: bool) -> list[MPSRNNMatrixTrainingState]:
-        """The states of all steps of an encode."""
-        found: list[MPSRNNMatrixTrainingState] = []
-        for step in range(len(record.rows)):
-            state = cls._of(command_buffer, record.kept, temporary=temporary)
-            store(state, "record", record)
-            store(state, "step", step)
-            found.append(state)
-        return found
+
+def training_states(
+    command_buffer: CommandBuffer, record: Record, *, temporary: bool
+) -> list[MPSRNNMatrixTrainingState]:
+    """The states of all steps of an encode."""
+    found: list[MPSRNNMatrixTrainingState] = []
+    for step in range(len(record.rows)):
+        state = MPSRNNMatrixTrainingState._of(command_buffer, record.kept, temporary=temporary)
+        store(state, "record", record)
+        store(state, "step", step)
+        found.append(state)
+    return found
 
 
 def no_state(who: str, argument: str, kind: type, got: object) -> NoReturn:

@@ -10,6 +10,7 @@ import torch
 
 from openmps.checks import flag, listed
 from openmps.core.kernel.arguments import member
+from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.operands import FLOATS, Argument, OperandContext, OperandKernel
 from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
@@ -89,6 +90,7 @@ class TrainedLayer(OperandKernel):
     ) -> None:
         """The same with matrices that live on a command buffer, each with a read count of 1."""
         check_list(self.name, "matrices_out", matrices_out)
+        check_command_buffer(self.name, command_buffer, self._device)
         data_type = self._gradient_type(data_type)
         shapes = [self._form.shape(place) for place in self._places]
         matrices_out += [

@@ -108,8 +108,9 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
 
 
 def _joined_if_any(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """New memory, also of a single part: that of a state may change before the gradient reads what is kept."""
     present = [each for each in parts if each is not None]
-    return _joined(present) if present else None
+    return torch.cat(present) if present else None
 
 
 def _stacked(parts: Sequence[Tensor | None]) -> Tensor | None:
