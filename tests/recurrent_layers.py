@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,26 +153,28 @@ def training(device: mps.MTLDevice) -> mps.MPSRNNMatrixTrainingLayer:
     return mps.MPSRNNMatrixTrainingLayer(device, lstm(gates, memory_weights_are_diagonal=True), [])
 
 
-class Adam:
-    """An optimizer for each weight matrix, over vectors that see its buffer."""
+class Updates:
+    """An optimizer for each weight matrix, over vectors that see its buffer; Adam unless said."""
 
-    def __init__(self, bench: Bench, weights: list[Any], gradients: list[Any]) -> None:
-        def rows(matrix: Any) -> Any:
-            length = matrix.rows * matrix.columns
-            return mps.MPSVector(buffer=matrix.data, descriptor=mps.MPSVectorDescriptor(length))
+    def __init__(
+        self,
+        bench: Bench,
+        trained: Trained,
+        new: Callable[[mps.MTLDevice], Any] = lambda device: mps.MPSNNOptimizerAdam(device, 1e-2),
+        kept: Sequence[str] = ("momentum", "velocity"),
+    ) -> None:
+        def numbers(matrix: Any) -> Any:
+            return mps.MPSVector(matrix.data, mps.MPSVectorDescriptor(matrix.rows * matrix.columns))
 
-        self.vectors = [(rows(gradient), rows(weight)) for gradient, weight in zip(gradients, weights, strict=True)]
-        self.optimizers = [mps.MPSNNOptimizerAdam(bench.device, 1e-2) for _ in weights]
-        self.kept = [
-            [mps.MPSVector(device=bench.device, descriptor=mps.MPSVectorDescriptor(each.length)) for _ in range(2)]
-            for _, each in self.vectors
-        ]
+        self.steps: list[tuple[Any, dict[str, Any]]] = []
+        for gradient, weight in zip(map(numbers, trained.gradients), map(numbers, trained.weights), strict=True):
+            zeros = {
+                f"input_{each}_vector": mps.MPSVector(bench.device, mps.MPSVectorDescriptor(weight.length))
+                for each in kept
+            }
+            given = {"input_gradient_vector": gradient, "input_values_vector": weight, "result_values_vector": weight}
+            self.steps.append((new(bench.device), given | zeros))
 
     def encode(self, command_buffer: Any) -> None:
-        for optimizer, (gradient, weight), (momentum, velocity) in zip(
-            self.optimizers, self.vectors, self.kept, strict=True
-        ):
-            optimizer.encode(
-                command_buffer, input_gradient_vector=gradient, input_values_vector=weight,
-                input_momentum_vector=momentum, input_velocity_vector=velocity, result_values_vector=weight,
-            )  # fmt: skip
+        for optimizer, given in self.steps:
+            optimizer.encode(command_buffer, **given)

@@ -19,8 +19,8 @@ from recurrent_layers import (
     ONE_GRADIENT,
     SHRINKING,
     SINGLE,
-    Adam,
     Trained,
+    Updates,
     empty,
     gru,
     lstm,
@@ -96,16 +96,16 @@ def test_gru_beside_pytorch(bench: Bench, rng: np.random.Generator) -> None:
 
 
 def test_training_two_layers_beside_pytorch(bench: Bench, rng: np.random.Generator) -> None:
-    """Thirty steps of Adam, loss by loss."""
+    """Thirty steps of stochastic gradient descent, loss by loss."""
     sizes, steps, rows, taken = (4, 5, 3), 6, 7, 30
     module = torch.nn.ModuleList([torch.nn.LSTM(*pair) for pair in itertools.pairwise(sizes)])
     trained: list[Trained] = []
     for cell, (_, outputs) in zip(module, itertools.pairwise(sizes), strict=True):
         trained.append(Trained(bench, lstm(gates_of(cell, ("input", "forget", "cell", "output"), outputs))))
-    theirs = torch.optim.Adam([
-        each for cell in module for name, each in cell.named_parameters() if name != "bias_hh_l0"
-    ], 1e-2)  # fmt: skip
-    mine = [Adam(bench, each.weights, each.gradients) for each in trained]
+    parameters = [each for cell in module for name, each in cell.named_parameters() if name != "bias_hh_l0"]
+    theirs = torch.optim.SGD(parameters, 1e-2)
+    descent = mps.MPSNNOptimizerStochasticGradientDescent
+    mine = [Updates(bench, each, lambda device: descent(device, 1e-2), ()) for each in trained]
     x = rng.normal(size=(steps, rows, sizes[0])).astype(np.float32)
     wanted = rng.normal(size=(steps, rows, sizes[-1])).astype(np.float32) * 0.5
     for _ in range(taken):
@@ -166,7 +166,7 @@ def test_an_activity_classifier(bench: Bench, rng: np.random.Generator) -> None:
     cell = torch.nn.LSTM(CHANNELS, UNITS, batch_first=True)
     trained = Trained(bench, lstm(gates_of(cell, ("input", "forget", "cell", "output"), UNITS)))
     theirs = torch.optim.Adam([each for name, each in cell.named_parameters() if name != "bias_hh_l0"], 1e-2)
-    adam = Adam(bench, trained.weights, trained.gradients)
+    adam = Updates(bench, trained)
     layout = mps.MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS
     to_matrix = mps.MPSImageCopyToMatrix(bench.device, layout)
     to_image = mps.MPSMatrixCopyToImage(bench.device, layout)
@@ -218,7 +218,7 @@ def test_training_steps_are_replayed(device: torch.device, rng: np.random.Genera
         bench.queue = replaying_queue(device) if replays else bench.queue
         gates = {gate: [np.full((4, 3), 0.2 * k), np.full((4, 4), 0.1), np.full(4, 0.1)] for k, gate in enumerate(LSTM)}
         trained = Trained(bench, lstm(gates))
-        adam, sources, flow = Adam(bench, trained.weights, trained.gradients), matrices(bench, x[0]), list[Any]()
+        adam, sources = Updates(bench, trained), matrices(bench, x[0])
         results, back = empty(bench, x[0], 4), empty(bench, x[0], 3)
         flow, seen, numbers_of = matrices(bench, np.ones((3, 3, 4))), list[str](), list[Array]()
         trained.layer.recurrent_output_is_temporary = trained.layer.training_state_is_temporary = True
@@ -304,13 +304,13 @@ def test_results_may_be_sources(bench: Bench) -> None:
 def test_a_temporary_matrix_takes_a_read_for_each_step(bench: Bench) -> None:
     layer = inference(bench, single(0.5, 0.25, 0))
     command_buffer = bench.command_buffer()
-    given = mps.MPSTemporaryMatrix(command_buffer, mps.MPSMatrixDescriptor(1, 1, row_bytes=12))
+    given = mps.MPSTemporaryMatrix(command_buffer, mps.MPSMatrixDescriptor(1, 1))
     mps.MPSMatrixSoftMax(bench.device).encode(command_buffer, matrices(bench, [[[3.0]]])[0], given)
     results = empty(bench, ONE[:2], 1)
     with pytest.raises(mps.MPSLifetimeError, match=r"source_matrices\[0\] must have 2 reads left"):
-        layer.encode_sequence(command_buffer, [given] * 2, results, source_offsets=[0, 8])
+        layer.encode_sequence(command_buffer, [given] * 2, results)
     given.read_count = 2
-    layer.encode_sequence(command_buffer, [given] * 2, results, source_offsets=[0, 8])
+    layer.encode_sequence(command_buffer, [given] * 2, results)
     assert given.read_count == 0
     finish(command_buffer)
     np.testing.assert_allclose(results[0].numpy(), np.tanh(0.5), rtol=1e-6)

@@ -59,10 +59,6 @@ class Operand:
         """All its elements, as an encode sees them."""
         raise NotImplementedError
 
-    def counted(self) -> Operand:
-        """The object whose reads `count_read` takes: another one where this is only a view of it."""
-        return self
-
     def count_read(self, amount: int = 1) -> None:
         """Take reads from the read count; permanent objects have none."""
         raise NotImplementedError

@@ -204,11 +204,10 @@ class OperandKernel(MPSKernel, EncodePath):
             None if one is None and each.is_optional else each.view_of(who, one, command_buffer)
             for each, one in zip(listed, given, strict=True)
         ]
-        operands = [one.counted() if isinstance(one, Operand) else None for one in given]
-        read = [one for each, one in zip(listed, operands, strict=True) if one is not None and not each.is_result]
+        read = [one for each, one in zip(listed, given, strict=True) if isinstance(one, Operand) and not each.is_result]
         if len(read) > len({*map(id, read)}):
-            for each, one in zip(listed, operands, strict=True):
-                if one is not None:
+            for each, one in zip(listed, given, strict=True):
+                if isinstance(one, Operand):
                     check_reads_left(who, each.name, one, sum(one is other for other in read))
         for each, view in zip(listed, views, strict=True):
             if not each.may_overlap and view is not None:

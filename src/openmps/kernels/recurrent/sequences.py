@@ -45,10 +45,6 @@ class Shifted(Operand):
         """A read of the matrix."""
         self._matrix.count_read(amount)
 
-    def counted(self) -> MPSMatrix:
-        """The matrix."""
-        return self._matrix
-
 
 def sequence(who: str, argument: str, matrices: Any, offsets: Any, offsets_argument: str) -> list[Operand]:
     """A list of single matrices, each from its own byte on where offsets are given."""
