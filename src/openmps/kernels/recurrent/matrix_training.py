@@ -10,6 +10,7 @@ from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.operands import FLOATS, Argument, OperandContext
 from openmps.core.operand import Operand
+from openmps.core.state.state import MPSState
 from openmps.core.vector import MPSMatrix, MPSTemporaryMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES
@@ -176,17 +177,11 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         check_count(who, "source_gradients", gradients, len(sources), "forward_sources")
         results: list[Operand] = []
         if destination_gradients is not None:
-            results = sequence(
-                who, "destination_gradients", destination_gradients, destination_offsets, "destination_offsets"
-            )
-            check_count(who, "destination_gradients", results, len(sources), "forward_sources")
+            name = "destination_gradients"
+            results = sequence(who, name, destination_gradients, destination_offsets, "destination_offsets")
+            check_count(who, name, results, len(sources), "forward_sources")
         states = self._training_states(command_buffer, training_states, len(sources))
         runs, rows = _runs(states), tuple([state.record.rows[state.step] for state in states])
-        in_order = all(rows[step] <= rows[step - 1] for step in range(1, len(rows)))
-        if not in_order or len({id(record) for record, _, _ in runs}) < len(runs):
-            got = ", ".join(f"step {state.step} of {rows[index]} rows" for index, state in enumerate(states))
-            raise MPSArgumentError(who, "training_states", "must be in the order of time, each once", got)
-        given = self._listed("weights", weights)
         sums = [] if weight_gradients is None else self._listed("weight_gradients", weight_gradients)
         state, made = self._states(
             command_buffer, rows, recurrent_input_state, recurrent_output_states, "recurrent_output_states"
@@ -198,15 +193,11 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         kept = [each for record, _, _ in runs for each in record.kept]
         read = [
             *_named("forward_sources", sources), *_named("source_gradients", gradients),
-            *_named("training state", kept), *_of_state(_INPUT_STATE, state), *_named("weights", given),
+            *_named("training state", kept), *_of_state(_INPUT_STATE, state), *_named("weights", self._listed("weights", weights)),
         ]  # fmt: skip
         written = [*_named("destination_gradients", results), *_named("weight_gradients", sums), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)
-        for record, first, last in runs:
-            for each in record.kept:
-                each.count_read(last - first)  # the encode took the first of them
-        for each in (*states, *([] if state is None else [state])):
-            each.count_read()
+        _count_reads(runs, [*states, *([] if state is None else [state])])
         if recurrent_output_states is not None:
             recurrent_output_states += made
 
@@ -259,6 +250,10 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             if each.record.form != self._form:
                 raise MPSArgumentError(self.name, argument, "must be of a layer with this descriptor", each.record.form)
             each.check_usable(self.name, argument, command_buffer)
+        rows, records = [state.record.rows[state.step] for state in states], [record for record, _, _ in _runs(states)]
+        if rows != sorted(rows, reverse=True) or len({*map(id, records)}) < len(records):
+            got = ", ".join(f"step {state.step} of {count} rows" for state, count in zip(states, rows, strict=True))
+            raise MPSArgumentError(self.name, "training_states", "must be in the order of time, each once", got)
         return states
 
     # --- the mathematics ----------------------------------------------------------------------------------------------
@@ -368,3 +363,12 @@ def _runs(states: Sequence[MPSRNNMatrixTrainingState]) -> list[tuple[Record, int
         else:
             found.append((state.record, state.step, state.step))
     return found
+
+
+def _count_reads(runs: Sequence[tuple[Record, int, int]], states: Sequence[MPSState]) -> None:
+    """Take a read of each state, and of what records keep for each of their steps, whose first the encode took."""
+    for record, first, last in runs:
+        for each in record.kept:
+            each.count_read(last - first)
+    for state in states:
+        state.count_read()
