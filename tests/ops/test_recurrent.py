@@ -12,7 +12,7 @@ import torch
 
 from helpers import array, assert_close, tensor
 from openmps.ops.matrix.recurrent import GateGradient, Recurrence, RecurrenceGradient, SourceGradient
-from openmps.ops.matrix.recurrent_cells import Activation, Cell, Gru, Lstm, Parameters, SingleGate
+from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, Parameters, RecurrentCell, SingleGate
 from openmps.types import MPSCNNNeuronType
 from oracles import finite_difference
 from oracles import recurrent as oracle
@@ -27,7 +27,7 @@ ALL = (True,) * 7
 class Case:
     """A cell, its gates' names in the oracle, and which weights it has."""
 
-    cell: Cell
+    cell: RecurrentCell
     gates: str
     unit: bool = False
     memories: str = ""

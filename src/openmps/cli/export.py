@@ -59,9 +59,8 @@ def export(
     if half and training:
         raise typer.BadParameter("cannot be trained: leave one of them out", param_hint="--half and --training")
     if capture and training:
-        raise typer.BadParameter(
-            "is for networks that infer: leave one of them out", param_hint="--capture and --training"
-        )
+        rule = "is for networks that infer: leave one of them out"
+        raise typer.BadParameter(rule, param_hint="--capture and --training")
     if not capture and (image or samples is not None):
         rule = "are for ONNX and --capture, which need images: leave them out"
         raise typer.BadParameter(rule, param_hint="--image and --samples")

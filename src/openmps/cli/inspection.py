@@ -117,20 +117,12 @@ def compare(
     from openmps.formats.captures import is_capture
 
     images, others = _images_among(more or [])
-    if len(others) > 1:
-        raise typer.BadParameter(f"{others[1]} is a third one; images end in {', '.join(IMAGES)}", param_hint="B")
     if is_capture(first):
         verdict = compare_with_capture(context, first, others, images, samples, _two(devices, "--device")[0], registry)
         print(verdict)
         raise typer.Exit(0 if verdict.ok else _DEPARTS)
     other = others[0] if others else first
-    if is_capture(other):
-        raise typer.BadParameter(f"{other} is a capture: name it first, the network behind it", param_hint="B")
-    if is_trace(first) and is_trace(other):
-        why = "both are traces"
-        refuse_given(context, "samples count labels training formats devices fusion", why)
-        if images:
-            raise typer.BadParameter(f"must be left out: {why}", param_hint="IMAGE")
+    _check_other(context, first, other, images)
     check_used(context, images, samples, training=training)
     makers = registry_of(registry, *(path for path in (first, other) if not is_trace(path)))
     formats_of, devices_of, fusions = _two(formats, "--format"), _two(devices, "--device"), _two(fusion, "--fusion")
@@ -146,9 +138,26 @@ def compare(
 
 
 def _images_among(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """What is an image by its name, and what is not."""
+    """What is an image by its name, and what is not: one path at most."""
     images = [path for path in paths if path.suffix.lower() in IMAGES]
-    return images, [path for path in paths if path not in images]
+    others = [path for path in paths if path not in images]
+    if len(others) > 1:
+        raise typer.BadParameter(f"{others[1]} is a third one; images end in {', '.join(IMAGES)}", param_hint="B")
+    return images, others
+
+
+def _check_other(context: typer.Context, first: Path, other: Path, images: list[Path]) -> None:
+    """Refuse a capture in the second place, and between traces what only networks are given."""
+    from openmps.debug.files import is_trace
+    from openmps.formats.captures import is_capture
+
+    if is_capture(other):
+        raise typer.BadParameter(f"{other} is a capture: name it first, the network behind it", param_hint="B")
+    if is_trace(first) and is_trace(other):
+        why = "both are traces"
+        refuse_given(context, "samples count labels training formats devices fusion", why)
+        if images:
+            raise typer.BadParameter(f"must be left out: {why}", param_hint="IMAGE")
 
 
 def _given(

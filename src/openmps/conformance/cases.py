@@ -25,7 +25,7 @@ class Case(NamedTuple):
 
     @property
     def questions(self) -> tuple[str, ...]:
-        """The open questions that its answer settles, as K7, by their names in the table of conventions."""
+        """The open questions that its answer decides, as K7, by their names in the table of conventions."""
         return tuple(self.entry.get("questions", ()))
 
     @property

@@ -20,7 +20,7 @@ from openmps.kernels.recurrent.descriptors import (
     MPSRNNSingleGateDescriptor,
     Source,
 )
-from openmps.ops.matrix.recurrent_cells import Activation, Cell, Gru, Lstm, SingleGate
+from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, RecurrentCell, SingleGate
 from openmps.types import MPSCNNNeuronType, MPSDataType, MPSRNNMatrixId, MPSRNNSequenceDirection
 
 Array = NDArray[np.float32]
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 class Form:
     """What a layer computes, but for its numbers."""
 
-    cell: Cell
+    cell: RecurrentCell
     inputs: int
     outputs: int
     is_unit: bool
@@ -109,7 +109,7 @@ def read_layer(who: str, descriptor: MPSRNNDescriptor) -> Layer:
 _NO_CELL = SingleGate(Activation())
 
 
-def _cell(descriptor: MPSRNNDescriptor, activations: list[Activation]) -> Cell:
+def _cell(descriptor: MPSRNNDescriptor, activations: list[Activation]) -> RecurrentCell:
     if isinstance(descriptor, MPSGRUDescriptor):
         z, r, h = activations
         return Gru((z, r, h), descriptor.gate_pnorm_value, descriptor.flip_output_gates)

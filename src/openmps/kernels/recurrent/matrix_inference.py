@@ -288,8 +288,9 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
 
 def layers_of(kernel: MPSRNNMatrixInferenceLayer) -> list[Layer]:
     """Forms and numbers of a stack, as it multiplies with them; for archives."""
-    parts = [{part: _array(each) for part, each in one.items()} for one in kernel._weights]
-    return [unstacked(form, each) for form, each in zip(kernel._forms, parts, strict=True)]
+    forms, weights = kernel._forms, kernel._weights  # pyright: ignore[reportPrivateUsage]
+    parts = [{part: _array(each) for part, each in one.items()} for one in weights]
+    return [unstacked(form, each) for form, each in zip(forms, parts, strict=True)]
 
 
 def _moved(held: HeldTensor, device: torch.device) -> HeldTensor:

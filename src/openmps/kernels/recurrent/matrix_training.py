@@ -183,9 +183,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         states = self._training_states(command_buffer, training_states, len(sources))
         runs, rows = _runs(states), tuple([state.record.rows[state.step] for state in states])
         sums = [] if weight_gradients is None else self._listed("weight_gradients", weight_gradients)
-        state, made = self._states(
-            command_buffer, rows, recurrent_input_state, recurrent_output_states, "recurrent_output_states"
-        )
+        given = recurrent_input_state, recurrent_output_states
+        state, made = self._states(command_buffer, rows, *given, "recurrent_output_states")
         asked = _Asked(
             rows, state is not None, len(made), True, bool(results), bool(sums),
             tuple([(sum(record.rows[:first]), sum(record.rows[:last + 1])) for record, first, last in runs]),
@@ -193,7 +192,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         kept = [each for record, _, _ in runs for each in record.kept]
         read = [
             *_named("forward_sources", sources), *_named("source_gradients", gradients),
-            *_named("training state", kept), *_of_state(_INPUT_STATE, state), *_named("weights", self._listed("weights", weights)),
+            *_named("training state", kept), *_of_state(_INPUT_STATE, state),
+            *_named("weights", self._listed("weights", weights)),
         ]  # fmt: skip
         written = [*_named("destination_gradients", results), *_named("weight_gradients", sums), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)

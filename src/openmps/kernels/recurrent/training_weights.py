@@ -178,7 +178,7 @@ class TrainedLayer(OperandKernel):
 
 def form_of(layer: TrainedLayer) -> Form:
     """What a layer computes; for archives."""
-    return layer._form
+    return layer._form  # pyright: ignore[reportPrivateUsage]
 
 
 def lower_copy(who: str, at: OperandContext, asked: Copy) -> None:

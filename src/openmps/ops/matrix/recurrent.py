@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from openmps.ops.matrix.recurrent_cells import Activation, Cell, Parameters, State, Step, Steps, forward, gradients
+from openmps.ops.matrix.recurrent_cells import (
+    Activation,
+    Parameters,
+    RecurrentCell,
+    State,
+    Step,
+    Steps,
+    forward,
+    gradients,
+)
 from openmps.ops.op import Kind, Op
 
 
@@ -60,7 +69,9 @@ class Total(Op):
         return operands[0] + operands[1]
 
 
-def _state(hidden: Tensor | None, memory: Tensor | None, like: Tensor, cell: Cell, rows: int, size: int) -> State:
+def _state(
+    hidden: Tensor | None, memory: Tensor | None, like: Tensor, cell: RecurrentCell, rows: int, size: int
+) -> State:
     """A state, zeros where none is given."""
     zeros = like.new_zeros(rows, size) if hidden is None or (cell.has_memory and memory is None) else None
     hidden = zeros if hidden is None else hidden
@@ -76,7 +87,7 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
     behind each one, ``[steps, rows, n]``; then `Steps`.
     """
 
-    cell: Cell
+    cell: RecurrentCell
     size: int
     """n."""
     rows: tuple[int, ...]
@@ -126,7 +137,7 @@ class RecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=3):
     to h and c before the first step, ``[1, rows, n]``, or before each one, ``[steps, rows, n]``.
     """
 
-    cell: Cell
+    cell: RecurrentCell
     size: int
     rows: tuple[int, ...]
     keeps_all: bool = False

@@ -242,7 +242,7 @@ def _peeped(memory: Tensor, weights: Tensor) -> Tensor:
     return (memory[:, None, :] * weights.view(-1, memory.shape[1])).flatten(1)
 
 
-Cell = SingleGate | Gru | Lstm
+RecurrentCell = SingleGate | Gru | Lstm
 
 
 def project(x: Tensor, given: Parameters, gates: int) -> Tensor:
@@ -258,7 +258,7 @@ def starts(rows: Sequence[int]) -> list[int]:
 
 
 def forward(
-    cell: Cell, x: Tensor, rows: Sequence[int], state: State, given: Parameters, *, backward: bool = False
+    cell: RecurrentCell, x: Tensor, rows: Sequence[int], state: State, given: Parameters, *, backward: bool = False
 ) -> Iterator[tuple[int, State, Step]]:
     """Steps in the order in which they run, each with the state of all rows behind it.
 
@@ -279,7 +279,7 @@ def forward(
 
 
 def gradients(
-    cell: Cell, gradient: Tensor, rows: Sequence[int], at: Steps, state: State, given: Parameters
+    cell: RecurrentCell, gradient: Tensor, rows: Sequence[int], at: Steps, state: State, given: Parameters
 ) -> tuple[Tensor, list[State]]:
     """Of gates, for the rows of all steps, and of the state before each step; ``state`` is that of the last step's."""
     firsts, made = starts(rows), torch.empty_like(at.gates)
