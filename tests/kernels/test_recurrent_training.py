@@ -74,7 +74,7 @@ def test_lstm_beside_pytorch(steps: int, rows: int, bench: Bench, rng: np.random
 def test_gru_beside_pytorch(bench: Bench, rng: np.random.Generator) -> None:
     """PyTorch resets behind the product, which is the same where the candidate's recurrent weights are diagonal."""
     torch.manual_seed(0)
-    cell = torch.nn.GRU(4, 5)
+    cell: Any = torch.nn.GRU(4, 5)
     with torch.no_grad():
         cell.weight_hh_l0[10:] = torch.diag(torch.linspace(-1, 1, 5))
     gates = gates_of(cell, ("recurrent", "input", "output"), 5)
@@ -83,7 +83,7 @@ def test_gru_beside_pytorch(bench: Bench, rng: np.random.Generator) -> None:
     g = rng.normal(size=(9, 3, 5)).astype(np.float32)
     found, states = trained.forward([*x])
     back = trained.backward([*x], [*g], states)
-    given = torch.from_numpy(x).double().requires_grad_()
+    given: Any = torch.from_numpy(x).double().requires_grad_()
     y = cell.double()(given)[0]
     y.backward(torch.from_numpy(g).double())
     np.testing.assert_allclose(np.stack(found), y.detach(), rtol=0, atol=2e-6)
@@ -192,7 +192,7 @@ def test_an_activity_classifier(bench: Bench, rng: np.random.Generator) -> None:
         to_image.encode_batch(command_buffer, dx, back)
         adam.encode(command_buffer)
         finish(command_buffer)
-        given = torch.from_numpy(values[:, :, 0].transpose(0, 2, 1)).requires_grad_()
+        given: Any = torch.from_numpy(values[:, :, 0].transpose(0, 2, 1)).requires_grad_()
         theirs.zero_grad()
         wanted = cell(given)[0]
         wanted.backward(torch.from_numpy(flow[:, :, 0].transpose(0, 2, 1)))

@@ -42,8 +42,7 @@ class _MadeByLayers(MPSState):
         raise MPSTypeError(type(self).__name__, "device", rule, None, remedy)
 
     @classmethod
-    def of_matrices(cls, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], *, temporary: bool) -> Self:
-        """A state that holds some matrices; for layers."""
+    def _of(cls, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], *, temporary: bool) -> Self:
         state = cls.__new__(cls)
         MPSState.__init__(state, resources=[each.data for each in matrices])
         if temporary:
@@ -93,7 +92,8 @@ def recurrent_state(
 
     layers = tuple([LayerState(matrix(form), matrix(form) if form.cell.has_memory else None) for form in forms])
     matrices = [each for layer in layers for each in layer.matrices()]
-    state = MPSRNNRecurrentMatrixState.of_matrices(command_buffer, matrices, temporary=temporary)
+    new = MPSRNNRecurrentMatrixState._of  # pyright: ignore[reportPrivateUsage]
+    state = new(command_buffer, matrices, temporary=temporary)
     store(state, "layers", layers)
     store(state, "forms", tuple(forms))
     return state
@@ -125,8 +125,9 @@ def training_states(
 ) -> list[MPSRNNMatrixTrainingState]:
     """The states of all steps of an encode."""
     found: list[MPSRNNMatrixTrainingState] = []
+    new = MPSRNNMatrixTrainingState._of  # pyright: ignore[reportPrivateUsage]
     for step in range(len(record.rows)):
-        state = MPSRNNMatrixTrainingState.of_matrices(command_buffer, record.kept, temporary=temporary)
+        state = new(command_buffer, record.kept, temporary=temporary)
         store(state, "record", record)
         store(state, "step", step)
         found.append(state)
