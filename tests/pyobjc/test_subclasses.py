@@ -278,6 +278,25 @@ def test_wrong_answers_of_data_sources(
         MPS.MPSCNNConvolution(device=device, weights=source(MPS, WEIGHTS.ctypes.data, **others))
 
 
+def test_an_attribute_may_have_the_name_of_its_getter(MPS: Any, device: Any) -> None:
+    import objc
+
+    objc.registerMetaDataForSelector(b"NSObject", b"weights", ADDRESS)
+    made = source(
+        MPS,
+        0,
+        weights=lambda self: self.weights.ctypes.data,
+        **{name: lambda self, name=name: getattr(self, name) for name in ("label", "dataType", "descriptor")},
+    )
+    made.weights, made.label, made.dataType = WEIGHTS, "mine", MPS.MPSDataTypeFloat32
+    made.descriptor = MPS.MPSCNNConvolutionDescriptor(
+        kernelWidth=1, kernelHeight=1, inputFeatureChannels=2, outputFeatureChannels=2
+    )
+    kernel = MPS.MPSCNNConvolution(device=device, weights=made)
+    assert answer(MPS, device, kernel) == [21, 43]
+    assert kernel.label() == "mine"
+
+
 def test_an_exception_of_a_callback_reaches_the_caller(MPS: Any, device: Any) -> None:
     fault = RuntimeError("mine")
 

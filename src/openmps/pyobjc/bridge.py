@@ -21,7 +21,16 @@ from openmps.pyobjc.metadata import Types, informal
 from openmps.pyobjc.naming import python_call
 from openmps.pyobjc.pointers import NULL, bytes_in, is_null, numbers_in, varlist
 from openmps.pyobjc.returned_pointers import read_returned
-from openmps.pyobjc.runtime import classes, native_class, native_object, objc_class, objc_object, object_for, stand_for
+from openmps.pyobjc.runtime import (
+    classes,
+    native_class,
+    native_object,
+    objc_class,
+    objc_object,
+    object_for,
+    selector_of,
+    stand_for,
+)
 from openmps.pyobjc.selectors import check_count, python_name, selector_name
 from openmps.pyobjc.types import BLOCKS, CType, ctype
 from openmps.pyobjc.values import is_value, value_in, value_out
@@ -226,7 +235,7 @@ _COMMAND_BUFFER = "command_buffer"
 
 
 def _answer(thing: Any, method: Method, given: Sequence[Any]) -> Any:
-    bound = getattr(thing, python_name(method.selector))
+    bound = selector_of(thing, python_name(method.selector))
     types: Types = bound.types(type(thing))
     zone = [None] if method.selector.startswith("copyWithZone:") else []
     arguments = [to_python(each, kind) for each, kind in zip(given, types.arguments[len(zone) :], strict=True)]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from openmps.pyobjc.errors import RefusedByPyObjCWarning
 from openmps.pyobjc.pointers import bytes_in, is_null, memory_at, numbers_returned
-from openmps.pyobjc.runtime import native_object
+from openmps.pyobjc.runtime import native_object, selector_of
 from openmps.pyobjc.types import CType
 from openmps.pyobjc.values import public
 
@@ -36,18 +36,22 @@ _LOOKED_UP = 256
 
 
 def _descriptor(source: Any) -> Any:
-    return native_object(source.descriptor())
+    return native_object(_asked(source, "descriptor"))
+
+
+def _asked(source: Any, name: str) -> Any:
+    return selector_of(source, name)()
 
 
 def _weights(source: Any) -> tuple[Shape, np.dtype[Any]]:
-    kind, shape = public("MPSDataType")(source.dataType()).name, _descriptor(source).weight_shape()
+    kind, shape = public("MPSDataType")(_asked(source, "dataType")).name, _descriptor(source).weight_shape()
     if kind not in _DTYPES:
         raise ValueError(f"{type(source).__name__}.dataType() returned {kind}, of which there are no weights")
     return (*shape[:3], -(-shape[3] // _WORD_BITS)) if kind == "UINT32" else shape, _DTYPES[kind]
 
 
 def _channels(source: Any) -> tuple[Shape, np.dtype[Any]]:
-    return (int(source.numberOfFeatureChannels()),), _FLOAT32
+    return (int(_asked(source, "numberOfFeatureChannels")),), _FLOAT32
 
 
 _EXTENTS: Mapping[str, Callable[[Any], tuple[Shape, np.dtype[Any]]]] = MappingProxyType(

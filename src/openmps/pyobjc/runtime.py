@@ -147,6 +147,13 @@ def native_object(thing: Any) -> Any:
     return found
 
 
+def selector_of(thing: Any, name: str) -> Any:
+    """A bound selector as the framework finds it: by the class, also where an attribute of the object has its name."""
+    kind = type(thing)
+    found = kind.selector_named(name)
+    return getattr(thing, name) if found is None else found.__get__(thing, kind)
+
+
 def object_for(native: Any, kind: Any) -> Any:
     """The object of the framework that stands for one of openmps, of the class ``kind`` if it is the first."""
     found = _by_native.get(id(native))
