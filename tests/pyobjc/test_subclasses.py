@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from mmap import PAGESIZE, mmap
 from typing import Any
 
 import numpy as np
@@ -258,7 +259,10 @@ def test_weights_that_pyobjc_refuses_are_taken_with_a_warning(weights: Any, MPS:
     ("row", "others", "kind", "said"),
     [
         (ADDRESS, {"weights": lambda self: [1.0]}, ValueError, "returned list, .* address"),
-        (ADDRESS, {"biasTerms": lambda self: None}, TypeError, "Sequence required"),
+        (ADDRESS, {"weights": lambda self: -1}, ValueError, r"weights\(\) returned -0x1, where no 16 bytes"),
+        (ADDRESS, {"weights": lambda self: 1}, ValueError, "must be kept, in an attribute"),
+        (ADDRESS, {"weights": lambda self: 2**70}, ValueError, "where no 16 bytes can be read"),
+        (ADDRESS, {"biasTerms": lambda self: None}, TypeError, r"biasTerms\(\) .*Sequence required, or objc.NULL"),
         (ADDRESS, {"load": lambda self: None}, ValueError, r"load\(\) must return True"),
         (ADDRESS, {"purge": lambda self: 1}, ValueError, r"purge: returned 1, and its type is void"),
         (SEQUENCE, {"weights": lambda self: [1, 2, 3]}, ValueError, "returned 3 elements, and the framework reads 4"),
@@ -276,6 +280,35 @@ def test_wrong_answers_of_data_sources(
     objc.registerMetaDataForSelector(b"NSObject", b"weights", row)
     with pytest.raises(kind, match=said):
         MPS.MPSCNNConvolution(device=device, weights=source(MPS, WEIGHTS.ctypes.data, **others))
+
+
+def test_an_address_of_memory_that_cannot_be_read(MPS: Any, device: Any) -> None:
+    import objc
+
+    objc.registerMetaDataForSelector(b"NSObject", b"weights", ADDRESS)
+    memory = np.frombuffer(mmap(-1, PAGESIZE, prot=0), np.uint8)
+    with pytest.raises(ValueError, match=r"weights\(\) returned 0x.* must be kept"):
+        MPS.MPSCNNConvolution(device=device, weights=source(MPS, memory.ctypes.data))
+
+
+@pytest.mark.parametrize(
+    ("weights", "data_type", "said"),
+    [
+        (WEIGHTS.astype(np.float64), "Float32", r"weights\(\) returned a buffer of float64, .* says float32"),
+        (WEIGHTS.astype(np.int32), "Float32", "a buffer of int32"),
+        (WEIGHTS.astype(">f4"), "Float32", "a buffer of >f4"),
+        (WEIGHTS, "Float16", "a buffer of float32, .* says float16"),
+        (bytes(17), "Float32", "returned 17 bytes, which are no whole elements of float32"),
+        ([[1], [2, 3, 4]], "Float32", r"weights\(\) returned a list that is no array of float32"),
+        (["a"] * 4, "Float32", "no array of float32"),
+        ([300] * 4, "UInt8", "no array of uint8: .*300"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::openmps.pyobjc.errors.RefusedByPyObjCWarning")
+def test_weights_of_another_element_type(weights: Any, data_type: str, said: str, MPS: Any, device: Any) -> None:
+    kind = getattr(MPS, f"MPSDataType{data_type}")
+    with pytest.raises(ValueError, match=said):
+        MPS.MPSCNNConvolution(device=device, weights=source(MPS, weights, dataType=lambda self: kind))
 
 
 def test_an_attribute_may_have_the_name_of_its_getter(MPS: Any, device: Any) -> None:

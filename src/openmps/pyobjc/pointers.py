@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import array
 import ctypes
+import os
 from collections.abc import Iterable, Sequence
+from mmap import PAGESIZE
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openmps.pyobjc.types import CType
+from openmps.pyobjc.values import real_in
 
 _FORMATS = {
     "f": "f",
@@ -62,6 +65,12 @@ def is_null(value: object) -> bool:
 
 def bytes_in(value: Any) -> memoryview:
     """The bytes of a buffer that a ``const void *`` gets: of any element type and shape, without gaps."""
+    view = buffer_in(value)
+    return view.cast("B") if view.nbytes else view
+
+
+def buffer_in(value: Any) -> memoryview:
+    """A buffer without gaps, of its own element type and shape."""
     if isinstance(value, str):
         raise TypeError(f"Expecting byte-buffer, got {type(value).__name__}")
     try:
@@ -73,7 +82,7 @@ def bytes_in(value: Any) -> memoryview:
         view: memoryview = give(value, 0)
     if not view.c_contiguous:
         raise ValueError("ndarray is not C-contiguous")
-    return view.cast("B") if view.nbytes else view
+    return view
 
 
 def at_least(view: memoryview, length: int) -> memoryview:
@@ -104,9 +113,7 @@ def numbers_in(value: Any, kind: CType) -> NDArray[Any]:
 
 
 def _number(value: Any, kind: CType) -> float:
-    if isinstance(value, (str, bytes)) or not hasattr(type(value), "__float__"):
-        raise ValueError(f"depythonifying '{kind.name.rstrip('*')}', got '{type(value).__name__}'")
-    return float(value)
+    return real_in(value, kind.name.rstrip("*"))
 
 
 # --- out --------------------------------------------------------------------------------------------------------------
@@ -173,12 +180,13 @@ class varlist:  # noqa: N801  # PyObjC's name
 # --- results of methods in Python -------------------------------------------------------------------------------------
 
 
-def numbers_returned(value: Any, kind: CType) -> NDArray[Any] | None:
+def numbers_returned(who: str, value: Any, kind: CType) -> NDArray[Any] | None:
     """The elements that a method of Python returns for a pointer of unsaid length: any iterable, NULL for none."""
     if value is NULL:
         return None
     if not isinstance(value, Iterable):
-        raise TypeError("Sequence required")
+        said = f"{who}() returned {type(value).__name__} for a {kind.name}"
+        raise TypeError(f"{said}: Sequence required, or objc.NULL for none")
     if kind.code == "^<2f>":
         return np.array([_pair(each) for each in value], np.float32)
     if kind.code == "^v":
@@ -191,8 +199,33 @@ def _pair(value: Any) -> Sequence[float]:
     return float(low), float(high)
 
 
-def memory_at(address: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any] | None:
-    """A copy of elements at an address, None for a null pointer."""
+def memory_at(who: str, address: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any] | None:
+    """A copy of elements at an address, None for a null pointer.
+
+    Raises:
+        ValueError: The process may not read there.
+    """
     if is_null(address) or int(address) == 0:
         return None
-    return np.frombuffer(ctypes.string_at(int(address), count * dtype.itemsize), dtype)
+    first, size = int(address), count * dtype.itemsize
+    if not _is_readable(first, size):
+        said = f"{who}() returned {first:#x}, where no {size} bytes can be read"
+        raise ValueError(f"{said}: the array whose address it is must be kept, in an attribute of the data source")
+    return np.frombuffer(ctypes.string_at(first, size), dtype)
+
+
+def _is_readable(address: int, size: int) -> bool:
+    """Whether all pages can be read: a pipe refuses a byte of others, where reading it would end the process."""
+    if not 0 < address <= 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - size:
+        return False
+    reader, writer = os.pipe()
+    try:
+        for place in (address, *range(address - address % PAGESIZE + PAGESIZE, address + size, PAGESIZE)):
+            os.write(writer, ctypes.c_char.from_address(place))
+            os.read(reader, 1)
+    except OSError:
+        return False
+    finally:
+        os.close(reader)
+        os.close(writer)
+    return True

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.pyobjc.errors import RefusedByPyObjCWarning
-from openmps.pyobjc.pointers import bytes_in, is_null, memory_at, numbers_returned
+from openmps.pyobjc.pointers import buffer_in, is_null, memory_at, numbers_returned
 from openmps.pyobjc.runtime import native_object, selector_of
 from openmps.pyobjc.types import CType
 from openmps.pyobjc.values import public
@@ -73,19 +73,19 @@ def read_returned(source: Any, selector: str, kind: CType, answer: Any) -> NDArr
         TypeError: The answer is no sequence where metadata says that it is an array.
         ValueError: It is no address where metadata says that it is one, or has too few elements.
     """
-    shape, dtype = _EXTENTS[selector](source)
+    (shape, dtype), who = _EXTENTS[selector](source), f"{type(source).__name__}.{selector}"
     if not kind.is_array:
-        return _at_address(f"{type(source).__name__}.{selector}", kind, answer, shape, dtype)
+        return _at_address(who, kind, answer, shape, dtype)
     if kind.code == "^v":
-        found = _of_buffer(source, answer, dtype)
+        found = _of_buffer(who, answer, dtype)
     else:
-        numbers = numbers_returned(answer, kind)
+        numbers = numbers_returned(who, answer, kind)
         found = None if numbers is None else numbers.reshape(-1)
     if found is None:
         return None
     found, count = found.view(dtype), math.prod(shape)
     if len(found) < count:
-        said = f"{type(source).__name__}.{selector}() returned {len(found)} elements"
+        said = f"{who}() returned {len(found)} elements"
         raise ValueError(f"{said}, and the framework reads {count}, as the descriptor says")
     return found[:count].reshape(shape)
 
@@ -96,20 +96,30 @@ def _at_address(who: str, kind: CType, answer: Any, shape: Shape, dtype: np.dtyp
         raise ValueError(f'{said}. Register metadata: {{"retval": {{"type": b"^v"}}}} for an address')
     if not is_null(answer) and not isinstance(answer, int):
         raise ValueError(f"{who}() returned {type(answer).__name__}, and its metadata says that it is an address")
-    found = memory_at(answer, dtype, math.prod(shape))
+    found = memory_at(who, answer, dtype, math.prod(shape))
     return None if found is None else found.reshape(shape)
 
 
-def _of_buffer(source: Any, answer: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+def _of_buffer(who: str, answer: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """What PyObjC's own metadata refuses: weights as a buffer, or as a sequence of numbers."""
     if is_null(answer):
         return None
     said = (
-        f"{type(source).__name__}.weights() returns {type(answer).__name__}: PyObjC refuses that on a Mac "
+        f"{who}() returns {type(answer).__name__}: PyObjC refuses that on a Mac "
         '("depythonifying unknown typespec 0x76"). Call objc.registerMetaDataForSelector(b"NSObject", b"weights", '
         '{"retval": {"type": b"^v"}}) first, and return the address of the numbers'
     )
     warnings.warn(said, RefusedByPyObjCWarning, stacklevel=2)
     if isinstance(answer, (list, tuple)):
-        return np.array(answer, dtype).reshape(-1)
-    return np.frombuffer(bytes_in(answer), dtype)
+        try:
+            return np.array(answer, dtype).reshape(-1)
+        except (TypeError, ValueError, OverflowError) as fault:
+            raise ValueError(
+                f"{who}() returned a {type(answer).__name__} that is no array of {dtype}: {fault}"
+            ) from fault
+    view = buffer_in(answer)
+    if view.itemsize != 1 and np.asarray(view).dtype != dtype:
+        raise ValueError(f"{who}() returned a buffer of {np.asarray(view).dtype}, and dataType() says {dtype}")
+    if view.nbytes % dtype.itemsize:
+        raise ValueError(f"{who}() returned {view.nbytes} bytes, which are no whole elements of {dtype}")
+    return np.frombuffer(view.cast("B") if view.nbytes else view, dtype)

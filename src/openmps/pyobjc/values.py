@@ -32,7 +32,7 @@ def value_in(value: Any, kind: CType) -> Any:
     if kind.code in INTEGERS:
         return _enumerated(_integer(value, kind), kind)
     if kind.code in ("f", "d"):
-        return _real(value, kind)
+        return real_in(value, kind.name)
     return _struct_in(value, kind.name)
 
 
@@ -65,10 +65,15 @@ def _enumerated(number: int, kind: CType) -> Any:
     return number if found is None else found(number)
 
 
-def _real(value: Any, kind: CType) -> float:
-    if isinstance(value, (str, bytes)) or not hasattr(type(value), "__float__"):
-        raise ValueError(f"depythonifying '{kind.name}', got '{type(value).__name__}'")
-    return float(value)
+def real_in(value: Any, name: str) -> float:
+    """What openmps gets for a float or double; text is no number."""
+    fault = None
+    if not isinstance(value, (str, bytes)) and hasattr(type(value), "__float__"):
+        try:
+            return float(value)
+        except (TypeError, OverflowError) as found:  # an array of several numbers, an integer of 400 digits
+            fault = found
+    raise ValueError(f"depythonifying '{name}', got '{type(value).__name__}'") from fault
 
 
 def _struct_in(value: Any, name: str) -> Any:
