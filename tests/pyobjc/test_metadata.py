@@ -75,6 +75,10 @@ def test_a_row_of_ones_own_takes_the_place_of_what_the_headers_say() -> None:
         (("NSObject", b"weights", {}), TypeError, "class name must be bytes"),
         ((b"NSObject", "weights", {}), TypeError, "selector must be bytes"),
         ((b"NSObject", b"weights", []), TypeError, "dictionary"),
+        ((b"NSObject", b"weights", {"retval": b"^v"}), TypeError, "dictionary, not bytes"),
+        ((b"NSObject", b"weights", {"retval": {"type": "^v"}}), TypeError, "type must be bytes, not str"),
+        ((b"NSObject", b"weights", {"arguments": {2: {"type_modifier": "o"}}}), TypeError, "type_modifier must be"),
+        ((b"NSObject", b"weights", {"arguments": {"a": {}}}), TypeError, "numbers from 2 on, got 'a'"),
     ],
 )
 def test_rows_are_checked(arguments: tuple[Any, ...], kind: type[Exception], said: str) -> None:

@@ -46,11 +46,25 @@ def register(class_: bytes, selector: bytes, metadata: Row) -> None:
     if not isinstance(metadata, Mapping):
         raise TypeError("metadata should be a dictionary")
     entries = [metadata.get("retval") or {}, *(metadata.get("arguments") or {}).values()]
+    _check_entries(entries, metadata.get("arguments") or {})
     unknown = [str(each) for each in metadata if each not in _KEYS]
     unknown += [str(each) for entry in entries for each in entry if each not in _ENTRY_KEYS]
     if unknown:
         raise error(f"registerMetaDataForSelector: openmps knows no metadata {', '.join(unknown)}")
     _rows[class_.decode(), selector.decode()] = metadata
+
+
+def _check_entries(entries: Sequence[Any], arguments: Mapping[Any, Any]) -> None:
+    """Raise unless entries are dictionaries with codes as bytes, and arguments have numbers."""
+    for entry in entries:
+        if not isinstance(entry, Mapping):
+            raise TypeError(f"metadata of a result or an argument should be a dictionary, not {type(entry).__name__}")
+        for key in ("type", "type_modifier"):
+            if not isinstance(entry.get(key, b""), bytes):
+                raise TypeError(f"{key} must be bytes, not {type(entry[key]).__name__}")
+    for place in arguments:
+        if not isinstance(place, int):
+            raise TypeError(f"arguments have numbers from {FIRST} on, got {place!r}")
 
 
 def types_of(method: Method, owner: str, ancestry: Sequence[str]) -> Types:
