@@ -55,6 +55,14 @@ except ImportError:
     assert (found.stdout, found.stderr) == ("no Metal\n", "")
 
 
+def test_a_script_is_not_run_with_another_objc(tmp_path: Path) -> None:
+    (tmp_path / "objc.py").write_text("mine = True\n")
+    (tmp_path / "script.py").write_text("print('ran')\n")
+    found = run("-m", "openmps.pyobjc", "script.py", folder=tmp_path)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "a module objc is installed" in found.stderr
+
+
 def test_a_module_of_the_users_wins(tmp_path: Path) -> None:
     (tmp_path / "Metal.py").write_text("mine = True\n")
     program = "import openmps.pyobjc; openmps.pyobjc.install(); import objc, Metal; assert Metal.mine"

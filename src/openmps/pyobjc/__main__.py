@@ -20,7 +20,10 @@ def run() -> int:
     if not os.path.isfile(script):
         print(f"openmps.pyobjc: {script} is no file", file=sys.stderr)
         return 2
-    install()
+    if not install():
+        said = "a module objc is installed or lies in this folder, and the script would use that: run it with python"
+        print(f"openmps.pyobjc: {said}", file=sys.stderr)
+        return 2
     del sys.argv[0]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     runpy.run_path(script, run_name="__main__")
