@@ -71,6 +71,23 @@ def test_wrong_buffers(call: Callable[[Any], Any], kind: type[Exception], said: 
         call(_image(MPS, device))
 
 
+def test_a_single_row_may_have_any_stride(MPS: Any, device: Any) -> None:
+    image, found = _image(MPS, device), np.zeros(6, np.float32)
+    image.writeBytes_dataLayout_imageIndex_(np.arange(12, dtype=np.float32), 0, 0)
+    read = image.readBytes_dataLayout_bytesPerRow_region_featureChannelInfo_imageIndex_
+    read(found, 0, 2**63, ((0, 1, 0), (3, 1, 1)), (0, 2), 0)
+    assert found.tolist() == [6, 7, 8, 9, 10, 11]
+
+
+def test_objects_that_are_none_are_named(MPS: Any, device: Any) -> None:
+    buffer = device.newBufferWithLength_options_(4, 0)
+    encoder = device.newCommandQueue().commandBuffer().blitCommandEncoder()
+    with pytest.raises(TypeError, match="MTLBuffer"):
+        encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(None, 0, buffer, 0, 4)
+    with pytest.raises(TypeError, match="device must be an MTLDevice, got str"):
+        MPS.MPSCNNNeuronReLU(device=device, a=0.0).copyWithZone_device_(None, "cpu")
+
+
 def test_strides_of_rows_columns_and_images(MPS: Any, device: Any) -> None:
     rows = np.full((2, 4, 2), 9, np.float32)
     rows[:, :3] = np.arange(12).reshape(2, 3, 2)

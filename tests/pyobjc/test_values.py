@@ -146,7 +146,7 @@ def test_numbers_are_taken_as_pyobjc_takes_them(MPS: Any, device: Any) -> None:
     assert loss.reduceAcrossBatch() is False
     loss.setNumberOfClasses_(np.int64(3))
     assert loss.numberOfClasses() == 3
-    for value in ("1", b"1"):
+    for value in ("1", b"1", np.array([1.0, 2.0]), 10**400):
         with pytest.raises(ValueError, match="depythonifying 'float'"):
             loss.setWeight_(value)
 
@@ -215,6 +215,25 @@ def test_data_is_bytes() -> None:
         NSData.dataWithBytes_length_(bytes(8), 9)
     with pytest.raises(TypeError, match="Expecting byte-buffer, got str"):
         NSData.dataWithBytes_length_("text", 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda it: it.dataWithBytes_length_(b"text", -1), "absurd length: 18446744073709551615"),
+        (lambda it: it.dataWithBytes_length_(b"text", "1"), "depythonifying 'NSUInteger', got 'str'"),
+        (lambda it: it.dataWithLength_(-1), "absurd length"),
+        (lambda it: it.dataWithLength_([1, 2]), "depythonifying 'NSUInteger', got 'list'"),
+        (lambda it: it.dataWithLength_(3).setLength_(-1), "absurd length"),
+        (lambda it: it.dataWithLength_(3).appendBytes_length_(b"text", -1), "absurd length"),
+        (lambda it: it.alloc().initWithBytes_length_(b"text", -1), "absurd length"),
+    ],
+)
+def test_lengths_of_data_are_counts(call: Callable[[Any], Any], said: str) -> None:
+    from Foundation import NSMutableData
+
+    with pytest.raises(ValueError, match=said):
+        call(NSMutableData)
 
 
 def test_what_the_framework_gives_is_of_foundations_kinds(MPS: Any, device: Any) -> None:

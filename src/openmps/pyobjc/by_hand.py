@@ -13,7 +13,7 @@ from openmps.pyobjc.bridge import to_native
 from openmps.pyobjc.foundation import error_of
 from openmps.pyobjc.pointers import buffer_out, bytes_in
 from openmps.pyobjc.runtime import native_object, object_for
-from openmps.pyobjc.types import ctype
+from openmps.pyobjc.types import OBJECT, ctype
 from openmps.types import NUMPY_DTYPES, MPSDataLayout
 
 RENAMED: Mapping[str, str] = MappingProxyType(
@@ -98,7 +98,8 @@ class _Transfer:
         needed = sum(ends) + self.dtype.itemsize
         if needed > len(memory):
             raise ValueError(f"Requesting buffer of {needed}, have buffer of {len(memory)}")
-        found = np.ndarray(self.shape, self.dtype, memory, strides=self.strides)
+        strides = [stride if count > 1 else 0 for count, stride in zip(self.shape, self.strides, strict=True)]
+        found = np.ndarray(self.shape, self.dtype, memory, strides=strides)
         return found.transpose(0, 3, 1, 2) if self.layout is MPSDataLayout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH else found
 
 
@@ -127,15 +128,14 @@ def _writer(*strides: str) -> Callable[..., Any]:
 
 def _copy(thing: Any, zone: None, device: Any = None) -> Any:
     native = native_object(thing)
-    made = native.copy() if device is None else native.copy(native_object(device))
+    made = native.copy() if device is None else native.copy(to_native(device, OBJECT))
     return object_for(made, type(thing))
 
 
 def _blit(encoder: Any, source: Any, source_offset: Any, to: Any, to_offset: Any, size: Any) -> None:
     numbers = [to_native(each, _COUNT) for each in (source_offset, to_offset, size)]
-    native_object(encoder).copy_from_buffer(
-        native_object(source), numbers[0], native_object(to), numbers[1], numbers[2]
-    )
+    buffers = [to_native(each, OBJECT) for each in (source, to)]
+    native_object(encoder).copy_from_buffer(buffers[0], numbers[0], buffers[1], numbers[1], numbers[2])
 
 
 def _error(command_buffer: Any) -> Any:

@@ -4,11 +4,14 @@
 # pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from openmps.pyobjc.nsobject import NSObject
 from openmps.pyobjc.pointers import at_least, bytes_in
+from openmps.pyobjc.types import ctype
+from openmps.pyobjc.values import value_in
 
 
 def _holding(data: Any, value: Any) -> Any:
@@ -16,8 +19,20 @@ def _holding(data: Any, value: Any) -> Any:
     return data
 
 
-def _resized(data: Any, length: int) -> None:
-    data._bytes = bytearray(data._bytes[:length]).ljust(length, b"\0")
+def _resized(data: Any, length: Any) -> None:
+    count = _count(length)
+    data._bytes = bytearray(data._bytes[:count]).ljust(count, b"\0")
+
+
+def _first(value: Any, length: Any) -> memoryview:
+    return at_least(bytes_in(value), _count(length))
+
+
+def _count(length: Any) -> int:
+    count: int = value_in(length, ctype("NSUInteger"))
+    if count > sys.maxsize:
+        raise ValueError(f"NSData: absurd length: {count}")
+    return count
 
 
 def _is_equal(data: Any, other: Any) -> bool:
@@ -30,7 +45,7 @@ def _described(data: Any) -> str:
 
 _DATA: Mapping[str, Callable[..., Any]] = {
     "init": lambda self: _holding(self, b""),
-    "initWithBytes_length_": lambda self, value, length: _holding(self, at_least(bytes_in(value), length)),
+    "initWithBytes_length_": lambda self, value, length: _holding(self, _first(value, length)),
     "length": lambda self: len(self._bytes),
     "bytes": lambda self: memoryview(self._bytes),
     "copyWithZone_": lambda self, zone: NSData.from_python(self._bytes),
@@ -41,13 +56,13 @@ _DATA: Mapping[str, Callable[..., Any]] = {
 _FACTORIES: Mapping[str, Callable[..., Any]] = {
     "data": lambda cls: cls.from_python(),
     "dataWithData_": lambda cls, value: cls.from_python(value),
-    "dataWithBytes_length_": lambda cls, value, length: cls.from_python(at_least(bytes_in(value), length)),
-    "dataWithLength_": lambda cls, length: cls.from_python(bytes(length)),
+    "dataWithBytes_length_": lambda cls, value, length: cls.from_python(_first(value, length)),
+    "dataWithLength_": lambda cls, length: cls.from_python(bytes(_count(length))),
 }
 _MUTABLE: Mapping[str, Callable[..., Any]] = {
     "mutableBytes": lambda self: memoryview(self._bytes),
     "setLength_": _resized,
-    "appendBytes_length_": lambda self, value, length: self._bytes.extend(at_least(bytes_in(value), length)),
+    "appendBytes_length_": lambda self, value, length: self._bytes.extend(_first(value, length)),
 }
 
 
