@@ -110,7 +110,11 @@ def test_a_cut_writes_the_version_wherever_it_stands(tree: Path) -> None:
 
 def test_what_cannot_be_cut_or_released(tree: Path) -> None:
     today = datetime.date(2031, 5, 6)
-    for version, words in (("0.1.0", "a section of 0.1.0 already"), ("next", "must be three numbers")):
+    for version, words in (
+        ("0.1.0", "a section of 0.1.0 already"),
+        ("0.1.9", f"must not be earlier than {openmps.__version__}, got 0.1.9"),
+        *((text, "must be three numbers") for text in ("next", "01.2.3", "\u0663.0.0", "3.0.0\n")),
+    ):
         with pytest.raises(project.ReleaseError, match=words):
             project.cut(version, today, tree)
     with pytest.raises(project.ReleaseError, match=r"no section of 0\.3\.0"):

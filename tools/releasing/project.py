@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "src/openmps/__init__.py"
 VERSIONED = {
@@ -20,7 +22,8 @@ _UNRELEASED = "## [Unreleased]\n"
 _SECTION = r"^## \[{}\] - (\d{{4}}-\d\d-\d\d)$"
 _DATED = {"CITATION.cff": r"^date-released: (.+)$"}
 _PYTHON = re.compile(r"Programming Language :: Python :: (\d+\.\d+)$")
-_VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
+_NUMBER = r"(0|[1-9][0-9]*)"
+_VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}((a|b|rc){_NUMBER})?")
 
 
 class ReleaseError(Exception):
@@ -75,6 +78,8 @@ def cut(new: str, day: datetime.date, root: Path = ROOT) -> None:
     text = changelog.read_text(encoding="utf-8")
     if re.search(_SECTION.format(re.escape(new)), text, re.MULTILINE):
         raise ReleaseError(f"CHANGELOG.md has a section of {new} already")
+    if Version(new) < Version(version(root)):
+        raise ReleaseError(f"VERSION must not be earlier than {version(root)}, got {new}")
     if not text.partition(_UNRELEASED)[2].partition("\n## ")[0].strip():
         raise ReleaseError("CHANGELOG.md says nothing under Unreleased")
     changelog.write_text(text.replace(_UNRELEASED, f"{_UNRELEASED}\n## [{new}] - {day}\n", 1), encoding="utf-8")
