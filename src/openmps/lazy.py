@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pkgutil import iter_modules
 from threading import RLock
 from typing import Any
@@ -48,7 +48,8 @@ def _place(name: str, _globals: object, _locals: object, wanted: tuple[str, ...]
 def places(package: str) -> Mapping[str, str]:
     """Where each name of a package is that its ``names.py`` imports, as ``package.module.name``."""
     file = f"{package}.names"
-    spec = find_spec(file)
+    # On the path itself: what is asked first of a module may be a hook that gives no code, as that of pytest.
+    spec = PathFinder.find_spec(file, sys.modules[package].__path__)
     loader: Any = None if spec is None else spec.loader
     scope: dict[str, Any] = {"__builtins__": {"__import__": _place}, "__name__": file}
     exec(loader.get_code(file), scope)
