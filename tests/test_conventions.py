@@ -351,6 +351,11 @@ def test_a_machine_is_its_choices(machine: str) -> None:
         (lambda: mps.conventions(K99="x"), mps.MPSArgumentError, "K99 is no convention and no question"),
         (lambda: mps.conventions(reshape_oder="x"), mps.MPSArgumentError, "Did you mean reshape_order?"),
         (lambda: mps.conventions(K7="rows"), mps.MPSArgumentError, "reshape_order must be 'pixels' or 'planes', got "),
+        (
+            lambda: mps.conventions(reshape_order="planes", K7="pixels"),
+            mps.MPSArgumentError,
+            "K7 is reshape_order, which must be named once",
+        ),
         (lambda: mps.conventions(K7=1), mps.MPSTypeError, "reshape_order must be the name of a choice, got int"),
     ],
 )

@@ -108,7 +108,8 @@ def conventions(machine: str | None = None, /, **choices: str) -> Conventions:
     The page on conventions lists questions, choices and what is known of each.
 
     Raises:
-        MPSArgumentError: There is no such machine, convention or choice, or a convention has no other choice yet.
+        MPSArgumentError: There is no such machine, convention or choice, or a convention has no other choice yet or is
+            named twice.
         MPSTypeError: A choice is no text.
     """
     chosen: dict[str, str] = {}
@@ -119,10 +120,13 @@ def conventions(machine: str | None = None, /, **choices: str) -> Conventions:
             rule = f"must be {' or '.join(map(repr, MACHINES))}"
             raise MPSArgumentError(_WHO, "machine", rule, shown(machine))
         chosen.update(MACHINES[machine])
+    named: dict[str, str] = {}
     for given, choice in choices.items():
         row = _named(given)
-        chosen[row.name] = _checked(row, choice)
-    return Conventions(chosen)
+        if row.name in named:
+            raise MPSArgumentError(_WHO, given, f"is {row.name}, which must be named once", shown(choice))
+        named[row.name] = _checked(row, choice)
+    return Conventions({**chosen, **named})
 
 
 def _named(given: str) -> Convention:
