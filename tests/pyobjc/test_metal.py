@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import openmps
+
 
 @pytest.fixture(scope="module")
 def MPS() -> Any:
@@ -90,6 +92,19 @@ def test_blocks_are_checked(block: Any, kind: type[Exception], said: str, MPS: A
     with pytest.raises(kind, match=said):
         loss.trainingGraphWithSourceGradient_nodeHandler_(loss.resultImage(), given)
     assert (image.width(), errors) == (1, [])
+
+
+def test_the_error_of_a_handler_names_what_was_passed(MPS: Any, device: Any) -> None:
+    def my_handler(command_buffer: Any) -> None:
+        raise LookupError("mine")
+
+    command_buffer = device.newCommandQueue().commandBuffer()
+    command_buffer.addCompletedHandler_(my_handler)
+    command_buffer.commit()
+    with pytest.raises(
+        openmps.MTLExecutionError, match="handler .*my_handler must run to its end, got LookupError: mine"
+    ):
+        command_buffer.waitUntilCompleted()
 
 
 def test_a_graph_hands_out_intermediate_images_and_states(MPS: Any, device: Any) -> None:

@@ -173,6 +173,7 @@ def block_in(value: Any, name: str) -> Any:
         answer = value(*(to_python(each, kind) for each, kind in zip(given, arguments, strict=True)))
         return returned(answer, result, repr(value))
 
+    block.__qualname__ = getattr(value, "__qualname__", repr(value))  # which errors of handlers name
     return block
 
 
