@@ -101,9 +101,7 @@ def test_the_error_of_a_handler_names_what_was_passed(MPS: Any, device: Any) -> 
     command_buffer = device.newCommandQueue().commandBuffer()
     command_buffer.addCompletedHandler_(my_handler)
     command_buffer.commit()
-    with pytest.raises(
-        openmps.MTLExecutionError, match="handler .*my_handler must run to its end, got LookupError: mine"
-    ):
+    with pytest.raises(openmps.MTLExecutionError, match="my_handler must run to its end, got LookupError: mine"):
         command_buffer.waitUntilCompleted()
 
 
