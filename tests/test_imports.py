@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -206,3 +207,22 @@ def test_no_module_needs_a_name_of_a_package_to_be_loaded() -> None:
     """It would wait, locked as a module, for another thread that loads a name and may wait for the module."""
     paths = [path for path in SOURCE.rglob("*.py") if path.name != "names.py"]
     assert [line for path in paths for line in _imports_of_names(path)] == []
+
+
+def test_names_are_found_where_pytest_loads_the_package(tmp_path: Path) -> None:
+    """An installed plugin has pytest rewrite the assertions of all modules beside it, with a loader of its own."""
+    about = tmp_path / "plugin-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[pytest11]\nown = own_plugin\n")
+    (tmp_path / "own_plugin.py").touch()
+    (about / "RECORD").write_text("openmps/__init__.py,,\nopenmps/names.py,,\n")
+    (tmp_path / "test_own.py").write_text(
+        "def test_own():\n    import openmps\n    assert openmps.__all__\n    assert openmps.debug.__dir__()\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "test_own.py"]
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    found = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, timeout=280
+    )
+    assert found.returncode == 0, found.stdout
