@@ -94,6 +94,21 @@ FLAGS: dict[str, Pass] = {
     ),
     "MPSCNNAddGradient(is_secondary_source_filter)": lambda v: mps.MPSCNNAddGradient(CPU, v),
     "MPSCNNArithmeticGradient(is_secondary_source_filter)": lambda v: mps.MPSCNNMultiplyGradient(CPU, v),
+    "MPSMatrixCopy(destinations_are_transposed)": lambda v: mps.MPSMatrixCopy(CPU, 1, 1, False, v),
+    "MPSMatrixCopy(sources_are_transposed)": lambda v: mps.MPSMatrixCopy(CPU, 1, 1, v, False),
+    "MPSMatrixDecompositionCholesky(lower)": lambda v: mps.MPSMatrixDecompositionCholesky(CPU, v, 1),
+    "MPSMatrixMultiplication(transpose_left)": lambda v: mps.MPSMatrixMultiplication(CPU, 1, 1, 1, transpose_left=v),
+    "MPSMatrixMultiplication(transpose_right)": lambda v: mps.MPSMatrixMultiplication(CPU, 1, 1, 1, transpose_right=v),
+    "MPSMatrixSolveCholesky(upper)": lambda v: mps.MPSMatrixSolveCholesky(CPU, v, 1, 1),
+    "MPSMatrixSolveLU(transpose)": lambda v: mps.MPSMatrixSolveLU(CPU, v, 1, 1),
+    "MPSMatrixSolveTriangular(right)": lambda v: mps.MPSMatrixSolveTriangular(CPU, v, False, False, False, 1, 1, 1.0),
+    "MPSMatrixSolveTriangular(transpose)": lambda v: mps.MPSMatrixSolveTriangular(
+        CPU, False, False, v, False, 1, 1, 1.0
+    ),
+    "MPSMatrixSolveTriangular(unit)": lambda v: mps.MPSMatrixSolveTriangular(CPU, False, False, False, v, 1, 1, 1.0),
+    "MPSMatrixSolveTriangular(upper)": lambda v: mps.MPSMatrixSolveTriangular(CPU, False, v, False, False, 1, 1, 1.0),
+    "MPSMatrixSum(transpose)": lambda v: mps.MPSMatrixSum(CPU, 2, 1, 1, v),
+    "MPSMatrixVectorMultiplication(transpose)": lambda v: mps.MPSMatrixVectorMultiplication(CPU, 1, 1, transpose=v),
     "MPSCNNMultiplyGradient(is_secondary_source_filter)": lambda v: mps.MPSCNNMultiplyGradient(CPU, v),
     "MPSCNNSubtractGradient(is_secondary_source_filter)": lambda v: mps.MPSCNNSubtractGradient(CPU, v),
     "MPSCNNBinaryKernel.encode(destination_state_is_temporary)": _encode(mps.MPSCNNAdd(CPU), _image(), _image()),
@@ -222,8 +237,8 @@ OPTIONAL = (
 def _public_flags() -> set[str]:
     """Every argument of a public callable that is declared as a flag, but inherited ones."""
     found: set[str] = set()
-    for name, thing in vars(mps).items():
-        if name.startswith("_") or inspect.ismodule(thing) or not callable(thing):
+    for name, thing in ((name, getattr(mps, name)) for name in mps.__all__):
+        if inspect.ismodule(thing) or not callable(thing):
             continue
         if not inspect.isclass(thing):
             found |= {f"{name}({flag})" for flag in _flags_of(thing)}

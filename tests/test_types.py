@@ -67,6 +67,7 @@ MPSNNRegularizationType: NONE 0, L1 1, L2 2
 MPSRNNSequenceDirection: FORWARD 0, BACKWARD 1
 MPSRNNBidirectionalCombineMode: NONE 0, ADD 1, CONCATENATE 2
 MPSMatrixRandomDistribution: DEFAULT 1, UNIFORM 2, NORMAL 3
+MPSMatrixDecompositionStatus: SUCCESS 0, FAILURE -1, SINGULAR -2, NON_POSITIVE_DEFINITE -3
 MTLStorageMode: SHARED 0, MANAGED 1, PRIVATE 2, MEMORYLESS 3
 MTLCPUCacheMode: DEFAULT_CACHE 0, WRITE_COMBINED 1
 MTLResourceOptions: CPU_CACHE_MODE_DEFAULT_CACHE 0, CPU_CACHE_MODE_WRITE_COMBINED 1, STORAGE_MODE_SHARED 0,
@@ -188,6 +189,8 @@ STRUCTS = [
     types.MPSImageRegion(types.MPSImageCoordinate(1, 2, 3), types.MPSImageCoordinate(4, 5, 6)),
     types.MPSImageReadWriteParams(4, 8),
     types.MPSDimensionSlice(1, 2),
+    types.MPSMatrixCopyOffsets(1, 2, 3, 4),
+    types.MPSMatrixOffset(1, 2),
     types.MPSStateTextureInfo(1, 2, 3, 4, types.MTLPixelFormat.R8_UNORM),
     types.NSRange(1, 2),
 ]

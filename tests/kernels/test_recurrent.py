@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish
+from measured import note_error
 from openmps.errors import MPSArgumentError, MPSTypeError
+from oracles import finite_difference
+from oracles import recurrent as oracle
 from recurrent_layers import (
     GRU,
     LSTM,
@@ -441,3 +445,35 @@ def test_images_of_float16(bench: Bench, rng: np.random.Generator) -> None:
     finish(command_buffer)
     for mine, theirs in zip(results, expected, strict=True):
         np.testing.assert_array_equal(mine.numpy(), theirs.astype(np.float16))
+
+
+def test_errors_against_loops(bench: Bench, rng: np.random.Generator, device: torch.device) -> None:
+    """The errors that the table of kernels shows: an LSTM over seven steps, and the gradient of its sources."""
+    gates = {name: [rng.normal(0, 0.5, shape) for shape in ((5, 4), (5, 5), 5)] for name in LSTM}
+    weights = oracle.Weights(
+        *({gate[0]: given[part] for gate, given in gates.items()} for part in range(2)), {},
+        {gate[0]: given[2] for gate, given in gates.items()},
+        {gate[0]: math.tanh if gate == "cell" else _sigmoid for gate in gates},
+    )  # fmt: skip
+    steps, of_results = [rng.normal(size=(3, 4)) for _ in range(7)], [rng.normal(size=(3, 5)) for _ in range(7)]
+
+    def forward(sources: Any) -> Any:
+        step = lambda x, h, c: oracle.lstm(weights, x, h, c, math.tanh)  # noqa: E731
+        return oracle.run(step, list(sources), np.zeros((3, 5)), np.zeros((3, 5)))[0]
+
+    expected = forward(steps)
+    trained = Trained(bench, lstm(gates))
+    found, states = trained.forward(steps)
+    gradients = trained.backward(steps, of_results, states)
+    wanted = finite_difference.gradient(lambda x: float((np.array(forward(x)) * of_results).sum()), np.array(steps))
+    note_error(
+        mps.MPSRNNMatrixInferenceLayer, "forward", device, run(bench, inference(bench, lstm(gates)), steps), expected
+    )
+    note_error(mps.MPSRNNMatrixTrainingLayer, "forward", device, found, expected)
+    note_error(mps.MPSRNNMatrixTrainingLayer, "gradient", device, gradients, wanted)
+    close(found, expected, 1e-5)
+    close(gradients, wanted, 1e-5)
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))

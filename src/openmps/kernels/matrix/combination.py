@@ -95,6 +95,9 @@ class MPSMatrixCopyDescriptor(NamedAttributes):
         place = integer(who, "index", index, 0, most - 1, rule=f"must be an integer of 0 to {most - 1}")
         self._operations[place] = _operation(who, source_matrix, destination_matrix, offsets)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self._operations)} to copy, {self._operations.count(None)} not set>"
+
     def operations(self, who: str) -> list[_Operation]:
         """All copies, for an encode of ``who``; raises where one is not set."""
         for index, each in enumerate(self._operations):

@@ -10,7 +10,7 @@ from openmps.core.kernel.arguments import member_of
 from openmps.core.numbers import integer
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, check_data_source
-from openmps.selectors import Factory
+from openmps.selectors import Factory, takes
 from openmps.types import MPSCNNNeuronType, MPSRNNSequenceDirection
 
 Source = MPSCNNConvolutionDataSource | None
@@ -79,6 +79,7 @@ class MPSRNNDescriptor(NamedAttributes):
         "The direction in which bidirectional encodes run the layer; others do not ask. Default FORWARD.",
     )
 
+    @takes()
     def __init__(self, input_feature_channels: int, output_feature_channels: int) -> None:
         if not self._gates:
             rule = "makes no descriptor of this base class"
