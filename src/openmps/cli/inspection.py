@@ -24,6 +24,7 @@ from openmps.cli.subjects import (
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given
+    from openmps.debug import CaptureVerdict, Comparison
     from openmps.formats.archive import Registry
     from openmps.graph.run.trace import Trace
 
@@ -118,9 +119,8 @@ def compare(
 
     images, others = _images_among(more or [])
     if is_capture(first):
-        verdict = compare_with_capture(context, first, others, images, samples, _two(devices, "--device")[0], registry)
-        print(verdict)
-        raise typer.Exit(0 if verdict.ok else _DEPARTS)
+        _tell(compare_with_capture(context, first, others, images, samples, _two(devices, "--device")[0], registry))
+        return
     other = others[0] if others else first
     _check_other(context, first, other, images)
     check_used(context, images, samples, training=training)
@@ -131,7 +131,11 @@ def compare(
         _side(path, given, form, device, _is_on(fused), training=training, registry=makers)
         for path, form, device, fused in zip((first, other), formats_of, devices_of, fusions, strict=True)
     )
-    found = hold_against(*sides, tolerance=tolerance)
+    _tell(hold_against(*sides, tolerance=tolerance))
+
+
+def _tell(found: Comparison | CaptureVerdict) -> None:
+    """Print what was found; the exit status says whether something departs."""
     print(found)
     if not found.ok:
         raise typer.Exit(_DEPARTS)
