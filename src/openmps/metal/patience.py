@@ -50,6 +50,11 @@ class Patience:
             return
         while self._is_waited_for:
             self.news.clear()
+            if execution.launched and not execution.completed_handlers:
+                # Its thread ends it, and would find ``running`` held as it goes on. A dropped one has no such thread.
+                while running.locked() and not execution.finished.wait(_LAUNCH):
+                    pass
+                return
             if execution.launched or execution.is_awaited:
                 return
             # Not taken here: a lock whose new owner waits for the interpreter would keep waiting threads away.
