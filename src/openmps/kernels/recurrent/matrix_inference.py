@@ -27,7 +27,7 @@ from openmps.kernels.recurrent.sequences import (
     step_arguments,
     store_steps,
 )
-from openmps.kernels.recurrent.states import MPSRNNRecurrentMatrixState, recurrent_state, state_of
+from openmps.kernels.recurrent.states import MPSRNNRecurrentMatrixState, check_list, recurrent_state, state_of
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.matrix.recurrent import JoinColumns, JoinRows, Member, Recurrence, Total
 from openmps.ops.op import Value
@@ -174,9 +174,7 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
         """States that an encode fills, none if nobody wants them."""
         if wanted is None:
             return []
-        if not isinstance(wanted, list):
-            rule, got = "must be a list, which states are appended to, or None", type(wanted).__name__
-            raise MPSTypeError(self.name, "recurrent_output_states", rule, got)
+        check_list(self.name, "recurrent_output_states", wanted)
         count, temporary = steps if self.store_all_intermediate_states else 1, self.recurrent_output_is_temporary
         return [recurrent_state(command_buffer, self._forms, rows, temporary=temporary) for _ in range(count)]
 
