@@ -80,7 +80,11 @@ class Chain:
     def graph(self, channel_format: Any, *, trains: bool) -> mps.MPSNNGraph:
         result = self.result
         if trains:
-            made = mps.MPSNNInitialGradientNode(result).training_graph(None)
+            # Gradients of ones are 0 behind a normalization: nothing but rounding would be compared.
+            weights = mps.MPSNNImageNode()
+            self.shapes[weights] = self.size()
+            weighted = mps.MPSNNMultiplicationNode(result, weights).result_image
+            _, *made = mps.MPSNNInitialGradientNode(weighted).training_graph(None) or ()
             assert made
             result = made[0].result_image
         graph = mps.MPSNNGraph(self.bench.device, result)
@@ -217,6 +221,7 @@ EXAMPLES: dict[str, Example] = {
     "numbers loaded once": Example(lambda it: it.sum(_elu(it, 0.3), _elu(it, 0.7)), channel_format=FLOAT16),
     "gradient handed on": Example(_added, trains=True),
     "rounded once": Example(_added, trains=True, channel_format=FLOAT16),
+    "gradient with sums": Example(lambda it: it.normalized(it.convolution(it.image)), trains=True),
     "normalized neuron": Example(lambda it: it.relu(it.normalized(it.image)), Place.TRITON, trains=True),
     "normalized pooling": Example(
         lambda it: it.pooled(it.relu(it.normalized(it.convolution(it.image)))), Place.TRITON, trains=True
