@@ -82,10 +82,9 @@ def test_a_step_is_replayed_as_a_whole(device):
     seen = []
     for stepper in steppers:
         for _ in range(4):
-            command_buffer = stepper._encode(stepper.prepare(_batch()))
-            stepper._free.acquire()
-            command_buffer.commit()
-            command_buffer.wait_until_completed()
+            stepper.step(stepper.prepare(_batch()))
+            command_buffer = stepper._started[-1].command_buffer
+            stepper.wait()
             seen.append(outcomes(command_buffer))
     assert set(seen[3]) == {"replayed"}
     assert len(seen[3]) == 3  # the graph, its updates, what is measured

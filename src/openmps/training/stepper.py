@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from typing import Any, NamedTuple
+from collections import deque
+from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
 from openmps.training.network import Network
 from openmps.training.processes import TrainingProcesses
-from openmps.types import MPSImageFeatureChannelFormat
+from openmps.types import MPSImageFeatureChannelFormat, MTLCommandBufferStatus
 
 IN_FLIGHT = 2
 """Steps under way at a time."""
@@ -38,11 +38,12 @@ class PreparedBatch(NamedTuple):
     labels: MPSStateBatch
 
 
-class _Finished(NamedTuple):
-    """What one command buffer left: loss and number of correct classifications, or the error."""
+class _Started(NamedTuple):
+    """One step that is under way."""
 
-    figures: list[float]
-    error: MTLExecutionError | None
+    command_buffer: MPSCommandBuffer
+    figures: MTLBuffer
+    """What it leaves: loss and number of correct classifications."""
 
 
 class TrainingStepper:
@@ -75,14 +76,14 @@ class TrainingStepper:
                 shards_optimizer_state=shards_optimizer_state,
             )
         self._queue = device.new_command_queue()
-        self._free = threading.Semaphore(IN_FLIGHT)
+        self._started: deque[_Started] = deque()
         self.collected = 0
         """How many steps were collected."""
         self.stops_at: int | None = None
         """The first step, counted from 0, in which a process said that it is to stop."""
         self.saves_at: int | None = None
         """The first step, since the last checkpoint, in which a process said that one is to be written."""
-        self._finished: queue.SimpleQueue[_Finished] = queue.SimpleQueue()
+        self._finished: deque[list[float] | MTLExecutionError] = deque()
         self._one_hot = np.eye(network.shape.classes, dtype=np.float32)
         self._side = torch.cuda.Stream(device.torch_device) if device.is_cuda else None
 
@@ -104,15 +105,12 @@ class TrainingStepper:
 
         ``is_to_stop`` tells all processes that this one is to stop, ``is_to_save`` that it wants a checkpoint.
         """
-        self._free.acquire()
-        try:
-            command_buffer = self._encode(batch, (is_to_stop, is_to_save))
-        except BaseException:
-            self._free.release()  # nothing is under way that would
-            raise
-        command_buffer.commit()
+        self._finish_all_but(IN_FLIGHT - 1)
+        started = self._encode(batch, (is_to_stop, is_to_save))
+        started.command_buffer.commit()
+        self._started.append(started)
 
-    def _encode(self, batch: PreparedBatch, signals: tuple[bool, bool] = (False, False)) -> MPSCommandBuffer:
+    def _encode(self, batch: PreparedBatch, signals: tuple[bool, bool] = (False, False)) -> _Started:
         command_buffer = MPSCommandBuffer(self._queue)
         logits: list[MPSImageBatch] = []
         self._graph.encode_batch(command_buffer, [batch.images], [batch.labels], logits)
@@ -127,13 +125,17 @@ class TrainingStepper:
             said = [Number(float(signal)) for signal in signals]
             total = TotalFigures(self._processes.processes)
             record_op(command_buffer, "total", total, (Numbers(own), *said), (Numbers(figures),))
+        return _Started(command_buffer, figures)
 
-        def completed(buffer: Any) -> None:
-            self._finished.put(_Finished(self._read(figures) if buffer.error is None else [], buffer.error))
-            self._free.release()
-
-        command_buffer.add_completed_handler(completed)
-        return command_buffer
+    def _finish_all_but(self, count: int) -> None:
+        """Wait until no more steps than so many are under way. No handler is told: it would want a thread to wake."""
+        while len(self._started) > count:
+            command_buffer, figures = self._started.popleft()
+            try:
+                command_buffer.wait_until_completed()
+                self._finished.append(self._read(figures))
+            except MTLExecutionError as error:
+                self._finished.append(error)
 
     def _read(self, figures: MTLBuffer) -> list[float]:
         """The figures of a step that has completed; waits for no other."""
@@ -142,17 +144,17 @@ class TrainingStepper:
 
     def wait(self) -> None:
         """Wait until no step is under way."""
-        for _ in range(IN_FLIGHT):
-            self._free.acquire()
-        self._free.release(IN_FLIGHT)
+        self._finish_all_but(0)
 
     def collect(self) -> list[tuple[float, int]]:
         """Loss and correct classifications of the steps that have finished since; raises what made one fail."""
+        has_ended = (each.command_buffer.status >= MTLCommandBufferStatus.COMPLETED for each in self._started)
+        self._finish_all_but(len(self._started) - sum(takewhile(bool, has_ended)))
         found: list[tuple[float, int]] = []
-        while not self._finished.empty():
-            figures, error = self._finished.get()
-            if error is not None:
-                raise error.__cause__ if isinstance(error.__cause__, MPSError) else error
+        while self._finished:
+            figures = self._finished.popleft()
+            if isinstance(figures, MTLExecutionError):
+                raise figures.__cause__ if isinstance(figures.__cause__, MPSError) else figures
             loss, correct, is_to_stop, is_to_save = [*figures, 0.0, 0.0][:4]
             self.collected += 1
             if is_to_stop and self.stops_at is None:
