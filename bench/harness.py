@@ -29,7 +29,9 @@ WARM_TURNS = 2
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 """How turns are timed: by the time that passes, or by that which the process's threads spend computing. The latter is
 what can be compared on a machine that others use too; what runs beside something else is not seen in it."""
-_PACKAGES = ("torch", "numpy", "jax", "onnxruntime", "triton")
+_REST = 0.1
+"""Seconds between turns: threads without work stay awake for some milliseconds, on cores that the next one wants."""
+_PACKAGES = ("torch", "numpy", "jax", "onnxruntime", "openvino", "triton")
 _MARK = "bench>"
 
 
@@ -134,6 +136,7 @@ def by_processes(
         taken: dict[str, list[float]] = {name: [] for name in ready}
         for round_ in range(rounds + WARM_TURNS):
             for name, process in ready.items():
+                time.sleep(_REST)
                 milliseconds = process.ask(steps)["ms"]
                 if round_ >= WARM_TURNS:
                     taken[name].append(milliseconds)

@@ -143,18 +143,34 @@ def _with_results(work: Work) -> nn.Module:
 
 def onnx_inference(device: str, **said: Any) -> Turn:
     """The same network in ONNX Runtime."""
-    import io
-
     import onnxruntime
 
-    work = Work(**said)
-    if device != "cpu" or work.half:
-        raise SkippedError("measured on the CPU alone, in float32")
-    x = pictures(work).transpose(0, 3, 1, 2)
-    network, file = _with_results(work).eval(), io.BytesIO()
-    torch.onnx.export(network, (torch.from_numpy(x),), file, input_names=["x"], dynamo=False)
+    file, x = _as_onnx(device, Work(**said))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
-    given = {"x": np.ascontiguousarray(x)}
-    return Turn(lambda steps: [session.run(None, given) for _ in range(steps)])
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    return Turn(lambda steps: [session.run(None, {"x": x}) for _ in range(steps)])
+
+
+def openvino_inference(device: str, **said: Any) -> Turn:
+    """The same network in OpenVINO, in float32, one request after the other."""
+    import openvino
+
+    file, x = _as_onnx(device, Work(**said))
+    core = openvino.Core()
+    hints = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    hints["INFERENCE_NUM_THREADS"] = str(torch.get_num_threads())
+    request = core.compile_model(core.read_model(file), "CPU", hints).create_infer_request()
+    return Turn(lambda steps: [request.infer({0: x}, share_inputs=True) for _ in range(steps)])
+
+
+def _as_onnx(device: str, work: Work) -> tuple[bytes, np.ndarray]:
+    """The network as an ONNX file, and images for it."""
+    import io
+
+    if device != "cpu" or work.half:
+        raise SkippedError("measured on the CPU alone, in float32")
+    x = np.ascontiguousarray(pictures(work).transpose(0, 3, 1, 2))
+    network, file = _with_results(work).eval(), io.BytesIO()
+    torch.onnx.export(network, (torch.from_numpy(x),), file, input_names=["x"], dynamo=False)
+    return file.getvalue(), x

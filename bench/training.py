@@ -40,7 +40,7 @@ _YOLO: dict[str, Any] = {"network": "tiny-yolo", "classes": 20, "optimizer": "ad
 _CPU, _CUDA = ("cpu",), ("cuda",)
 
 TASKS: dict[str, Task] = {
-    "digits": Task("digit network, training, batch 40", "training", Work(**_DIGITS), 10, _CPU),
+    "digits": Task("digit network, training, batch 40", "training", Work(**_DIGITS), 20, _CPU),
     "digits-float32": Task("digit network, training, batch 40", "training", Work(**_DIGITS), 50, _CUDA),
     "digits-float16": Task(
         "digit network, training, batch 40, float16 images",
@@ -64,10 +64,10 @@ TASKS: dict[str, Task] = {
         _CUDA,
     ),
     "resnet50-small-training": Task(
-        "ResNet-50, training, 64 pixels, batch 8", "training", Work("resnet50", 8, 64), 1, _CPU
+        "ResNet-50, training, 64 pixels, batch 8", "training", Work("resnet50", 8, 64), 4, _CPU
     ),
-    "resnet50-1": Task("ResNet-50, inference, 224 pixels, batch 1", "inference", Work("resnet50", 1, 224), 4, _CPU),
-    "resnet50-8": Task("ResNet-50, inference, 224 pixels, batch 8", "inference", Work("resnet50", 8, 224), 1, _CPU),
+    "resnet50-1": Task("ResNet-50, inference, 224 pixels, batch 1", "inference", Work("resnet50", 1, 224), 8, _CPU),
+    "resnet50-8": Task("ResNet-50, inference, 224 pixels, batch 8", "inference", Work("resnet50", 8, 224), 2, _CPU),
     "resnet50-1-float16": Task(
         "ResNet-50, inference, 224 pixels, batch 1, float16",
         "inference",
@@ -83,7 +83,7 @@ TASKS: dict[str, Task] = {
         _CUDA,
     ),
     "tiny-yolo-small": Task(
-        "Tiny-YOLO, training, 160 pixels, batch 4", "detector_training", Work(batch=4, side=160, **_YOLO), 1, _CPU
+        "Tiny-YOLO, training, 160 pixels, batch 4", "detector_training", Work(batch=4, side=160, **_YOLO), 4, _CPU
     ),
     "tiny-yolo": Task(
         "Tiny-YOLO, training, 416 pixels, batch 32, float16 images",
@@ -93,7 +93,7 @@ TASKS: dict[str, Task] = {
         _CUDA,
     ),
     "tiny-yolo-1": Task(
-        "Tiny-YOLO, inference, 416 pixels, batch 1", "detector_inference", Work(batch=1, side=416, **_YOLO), 4
+        "Tiny-YOLO, inference, 416 pixels, batch 1", "detector_inference", Work(batch=1, side=416, **_YOLO), 8
     ),
     "tiny-yolo-32-float16": Task(
         "Tiny-YOLO, inference, 416 pixels, batch 32, float16",
@@ -102,9 +102,9 @@ TASKS: dict[str, Task] = {
         20,
         _CUDA,
     ),
-    "mobilenet-1": Task("MobileNet v1, inference, 224 pixels, batch 1", "inference", Work("mobilenet", 1, 224), 8),
+    "mobilenet-1": Task("MobileNet v1, inference, 224 pixels, batch 1", "inference", Work("mobilenet", 1, 224), 20),
     "mobilenet-small-training": Task(
-        "MobileNet v1, training, 96 pixels, batch 8", "training", Work("mobilenet", 8, 96), 1, _CPU
+        "MobileNet v1, training, 96 pixels, batch 8", "training", Work("mobilenet", 8, 96), 8, _CPU
     ),
     "mobilenet-training": Task(
         "MobileNet v1, training, 224 pixels, batch 128, float16 images",
@@ -134,6 +134,7 @@ def contenders(task: Task, device: str) -> list[Contender]:
         found.append(Contender("JAX jit", "bench.jax_peers", "digits_training", said))
     if device == "cpu" and peer == "inference":
         found.append(Contender("ONNX Runtime", "bench.torch_peers", "onnx_inference", said))
+        found.append(Contender("OpenVINO", "bench.torch_peers", "openvino_inference", said))
     return found
 
 

@@ -34,7 +34,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine()
     monkeypatch.setattr(module, "_now", found.now)
     monkeypatch.setattr(module, "_PAUSE", 0.0)
-    monkeypatch.setattr(patience, "_cores", lambda: 2)
+    monkeypatch.setattr(patience, "cores", lambda: 2)
     return found
 
 
@@ -78,7 +78,7 @@ def test_this_process_is_none_of_the_others() -> None:
         value += sum(range(1000))
     assert after is not None
     # Ticks of two moments are counted from below; all cores but this one may be busy.
-    assert -0.05 <= after.others - before.others <= 0.3 * (patience._cores() - 1) + 0.35
+    assert -0.05 <= after.others - before.others <= 0.3 * (patience.cores() - 1) + 0.35
 
 
 def test_queues_watch_their_launches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def committed(queue: MTLCommandQueue, ran: list[int], called: list[int] | None =
 
 def test_the_waiting_thread_launches_everything(queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what the queue's room is waited for, and what stands before."""
-    monkeypatch.setattr(patience, "_cores", lambda: 2)
+    monkeypatch.setattr(patience, "cores", lambda: 2)
     monkeypatch.setattr(patience, "_PATIENCE", LONG)
     ran = list[int]()
     for _ in range(30):
@@ -53,7 +53,7 @@ def test_the_waiting_thread_launches_everything(queue: MTLCommandQueue, monkeypa
 
 def test_handlers_stay_the_worker_s(queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it calls one it launches, too, what is waited for then."""
-    monkeypatch.setattr(patience, "_cores", lambda: 2)
+    monkeypatch.setattr(patience, "cores", lambda: 2)
     monkeypatch.setattr(patience, "_PATIENCE", LONG)
     ran, called = list[int](), list[int]()
     for _ in range(30):
@@ -66,7 +66,7 @@ def test_handlers_stay_the_worker_s(queue: MTLCommandQueue, monkeypatch: pytest.
 
 def test_the_worker_launches_what_nobody_waits_for(queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time at once, until a thread waits again soon after a commit."""
-    monkeypatch.setattr(patience, "_cores", lambda: 2)
+    monkeypatch.setattr(patience, "cores", lambda: 2)
     monkeypatch.setattr(patience, "_PATIENCE", 0.5)
     ran, start = list[int](), time.monotonic()
     assert committed(queue, ran).recording.execution.finished.wait(LONG)
@@ -79,7 +79,7 @@ def test_the_worker_launches_what_nobody_waits_for(queue: MTLCommandQueue, monke
 def test_the_worker_launches_at_once_where_two_teams_fit(
     queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_cores", lambda: 3)
+    monkeypatch.setattr(patience, "cores", lambda: 3)
     monkeypatch.setattr(patience, "_PATIENCE", LONG)
     ran = list[int]()
     assert committed(queue, ran).recording.execution.finished.wait(LONG / 2)
@@ -87,7 +87,7 @@ def test_the_worker_launches_at_once_where_two_teams_fit(
 
 
 def test_a_thread_that_cannot_launch_calls_the_worker(queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_cores", lambda: 2)
+    monkeypatch.setattr(patience, "cores", lambda: 2)
     monkeypatch.setattr(patience, "_PATIENCE", LONG)
     ran = list[int]()
     buffer = committed(queue, ran)
@@ -102,5 +102,5 @@ def test_a_thread_that_cannot_launch_calls_the_worker(queue: MTLCommandQueue, mo
 def test_two_teams_share_the_first_thread_of_the_process(
     threads: int, cores: int, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_cores", lambda: cores)
+    monkeypatch.setattr(patience, "cores", lambda: cores)
     assert patience.two_teams_fit(threads) is fits

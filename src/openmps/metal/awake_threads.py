@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 import torch
 
-from openmps.metal.patience import two_teams_fit
+from openmps.metal.patience import cores, two_teams_fit
 
 _SEEN, _PAUSE = 0.2, 1.0
 """Seconds of launches that are looked at before others are judged, and those in which nothing is looked at then."""
-_BUSY, _CALM = 0.3, 0.15
-"""Cores' worth of time that others take: from which on threads fall asleep, and up to which they stay awake again."""
+_BUSY, _CALM = 0.15, 0.075
+"""Parts of the cores' time that others take: from which on threads fall asleep, and up to which they stay awake again.
+Of 16 cores one that is taken slows a loop down less than 15 threads that must be woken for it."""
 _LOOP = 2**15
 """Numbers of a loop that the engine gives a thread of its own."""
 _STAT = "/proc/stat"
@@ -63,7 +64,7 @@ class AwakeThreads:
         self._taken += taken
         if self._seen < _SEEN:
             return
-        share = self._taken / self._seen
+        share = self._taken / self._seen / cores()
         self._next, self._seen, self._taken = time.monotonic() + _PAUSE, 0.0, 0.0
         if self.holder is None and share > _BUSY:
             self._hold()

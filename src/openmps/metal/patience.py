@@ -78,10 +78,10 @@ def runs_alike_here(execution: Execution) -> bool:
 
 def two_teams_fit(threads: int) -> bool:
     """Whether there are cores for two teams of so many threads, who share no thread but the process's first one."""
-    return threads < 2 or 2 * threads - 1 <= _cores()
+    return threads < 2 or 2 * threads - 1 <= cores()
 
 
 @cache
-def _cores() -> int:
-    """Those that the process may use."""
+def cores() -> int:
+    """How many the process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
