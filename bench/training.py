@@ -139,13 +139,19 @@ def contenders(task: Task, device: str) -> list[Contender]:
 
 
 def measure(
-    name: str, device: str, turns: int, threads: int | None = None, clock: str = "wall", without: Sequence[str] = ()
+    name: str,
+    device: str,
+    turns: int,
+    threads: int | None = None,
+    clock: str = "wall",
+    without: Sequence[str] = (),
+    times: int = 1,
 ) -> dict[str, Any]:
     """One row: a work on a device."""
     task = TASKS[name]
     every = contenders(task, device)
     asked = [each for each in every if each.name not in without]
-    measured = by_processes(asked, turns, task.steps, threads=threads, clock=clock)
+    measured = by_processes(asked, turns, times * task.steps, threads=threads, clock=clock)
     found = compared({each.name: measured.get(each.name, dict(_LEFT_OUT)) for each in every})
     return {"work": name, "title": task.title, "batch": task.work.batch, "threads": threads, "clock": clock, **found}
 
@@ -156,13 +162,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--work", nargs="+", choices=sorted(TASKS), metavar="NAME")
     parser.add_argument("--list", action="store_true", help="name every work")
     parser.add_argument("--without", nargs="+", default=(), metavar="PEER", help="leave peers out, by their names")
+    parser.add_argument("--times", type=int, default=1, help="make turns so many times as long")
     add_options(parser, 12)
     options = parser.parse_args(arguments)
     if options.list:
         print("\n".join(f"{name:24} {', '.join(task.devices):10} {task.title}" for name, task in TASKS.items()))
         return
     for name in options.work or [name for name, task in TASKS.items() if options.device in task.devices]:
-        row = measure(name, options.device, options.turns, options.threads, options.clock, options.without)
+        row = measure(
+            name, options.device, options.turns, options.threads, options.clock, options.without, options.times
+        )
         show(row["title"], row)
         if not options.no_record:
             record("training", options.device, row)
