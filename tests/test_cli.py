@@ -14,6 +14,7 @@ import tomllib
 from contextlib import redirect_stderr
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 
@@ -218,14 +219,16 @@ def test_a_loss_that_is_not_finite(capsys, tmp_path, idx):
 def test_ctrl_c_leaves_a_run_that_can_be_evaluated(capsys, tmp_path, idx):
     path = tmp_path / "run"
     arguments = ["train", "--data", str(idx), "--run", str(path), "--epochs", "100000", "--batch-size", "8"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "openmps", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    while not child.stdout.readline().startswith("epoch 2/"):
-        assert child.poll() is None
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
-    assert child.returncode == 130, err
+    with (tmp_path / "errors").open("w+") as errors:
+        child = forked.Process("-m", "openmps", *arguments, stdout=subprocess.PIPE, stderr=errors)
+        while not child.stdout.readline().startswith("epoch 2/"):
+            assert child.poll() is None
+        child.send_signal(signal.SIGINT)
+        with child.stdout:
+            out = child.stdout.read()
+        assert child.wait() == 130
+        errors.seek(0)
+        err = errors.read()
     assert "Traceback" not in out + err
     assert re.search(rf"note: interrupted: {path} holds the weights after \d+ iterations", err)
     status, out, _ = _call(capsys, "evaluate", path)
@@ -242,7 +245,7 @@ def test_ctrl_c_while_the_program_starts(tmp_path, idx):
         "openmps.training.data.load_dataset = lambda *a, **k: signal.raise_signal(signal.SIGINT)\n"
         "sys.exit(main(['train']))\n"
     )
-    child = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    child = forked.run("-c", program, cwd=tmp_path)
     assert (child.returncode, child.stdout, child.stderr.strip()) == (130, "", "")
 
 
@@ -667,13 +670,11 @@ def test_the_networks_that_help_lists_are_those_that_there_are():
 
 
 def test_output_that_nobody_reads_any_more(run):
-    program = "import sys, time; from openmps.cli import main; time.sleep(0.5); sys.exit(main(sys.argv[1:]))"
-    arguments = [sys.executable, "-c", program, "summary", str(run)]
-    child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    child.stdout.close()
-    assert child.stderr.read() == ""
-    child.stderr.close()
-    assert child.wait(60) == 1
+    end, stream = os.pipe()
+    os.close(end)
+    child = forked.run("-m", "openmps", "summary", run, stdout=stream)
+    os.close(stream)
+    assert (child.returncode, child.stderr) == (1, "")
 
 
 def test_options_that_mnist_style_files_do_not_take(capsys, tmp_path, idx):
@@ -736,13 +737,28 @@ def test_runs_go_by_their_names(capsys, tmp_path, run, monkeypatch):
         assert err == "error: frist must be a folder, got nothing there. In runs there are: first.\n"
 
 
+TRAIN = "train --data {data} --epochs 1 --batch-size 8 --run {run}/other"
 OUTPUTS = {
-    # How standard output is given, and what it can be asked to take.
-    "an encoding that lacks the names": ("", "ascii", ('predict "$1" "$1/a.png"', "train {train}")),
-    "closed": (" >&-", "utf-8", ('summary "$1"', "train {train}")),
-    "a device that is full": (" >/dev/full", "utf-8", ('summary "$1"', 'predict "$1" "$1/a.png"')),
-    "closed for errors, too": (" >/dev/null 2>&-", "utf-8", ('predict "$1" nowhere.png',)),
+    # What Python makes of its streams where it starts so, and what they can be asked to take.
+    "an encoding that lacks the names": (
+        "sys.stdout.reconfigure(encoding='ascii')",
+        ("predict {run} {run}/a.png", TRAIN),
+    ),
+    "closed": ("os.close(1); sys.stdout = None", ("summary {run}", TRAIN)),
+    "a device that is full": (
+        "os.dup2(os.open('/dev/full', os.O_WRONLY), 1)",
+        ("summary {run}", "predict {run} {run}/a.png"),
+    ),
+    "closed for errors, too": ("os.close(2); sys.stderr = None", ("predict {run} nowhere.png",)),
 }
+OTHER_STREAMS = """
+import os, sys
+{change}
+from openmps.cli import main
+from openmps.formats import atomic
+atomic._sync = lambda path, flags: None
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.mark.parametrize("way", OUTPUTS)
@@ -757,23 +773,15 @@ def test_output_that_cannot_be_written(tmp_path, run, way):
     described["class_names"] = ["日本", "a"]
     (path / "run.json").write_text(json.dumps(described))
     pytest.importorskip(PNG).fromarray(np.zeros((4, 6), np.uint8)).save(path / "a.png")
-    redirect, encoding, commands = OUTPUTS[way]
+    change, commands = OUTPUTS[way]
+    places = {"run": path, "data": RunFolder.open(run).config["data"]["path"]}
     for command in commands:
-        command = command.format(train='--data "$2" --epochs 1 --batch-size 8 --run "$1/$(basename "$1")"')
-        child = subprocess.run(
-            ["sh", "-c", f'exec "$0" -m openmps {command}{redirect}', sys.executable, path, *_data(run)],
-            capture_output=True,
-            env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
-            check=False,
-        )
-        assert b"Traceback" not in child.stderr and b"Exception ignored" not in child.stderr, child.stderr
+        arguments = [part.format(**places) for part in command.split()]
+        child = forked.run("-c", OTHER_STREAMS.format(change=change), *arguments)
+        assert "Traceback" not in child.stderr and "Exception ignored" not in child.stderr, child.stderr
         assert child.returncode == {"a device that is full": 1, "closed for errors, too": 2}.get(way, 0), child.stderr
         if way == "a device that is full":
-            assert child.stderr.endswith(b"error: the output could not be written: No space left on device\n")
-
-
-def _data(run):
-    return [RunFolder.open(run).config["data"]["path"]]
+            assert child.stderr.endswith("error: the output could not be written: No space left on device\n")
 
 
 def test_two_quick_ctrl_cs_say_where_the_weights_are(capsys, tmp_path, idx, monkeypatch):

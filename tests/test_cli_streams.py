@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 from PIL import Image
@@ -98,7 +98,7 @@ def test_results_are_given_where_nobody_reads_errors(errors: str) -> None:
     else:
         end, stream = os.pipe()
         os.close(end)
-    command = [sys.executable, "-m", "openmps", "predict", "run", "cat.png", "none.png", "cat.png", "--device", "cpu"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stream, check=False)
+    command = ["-m", "openmps", "predict", "run", "cat.png", "none.png", "cat.png", "--device", "cpu"]
+    done = forked.run(*command, stderr=stream)
     os.close(stream)
-    assert (done.returncode, done.stdout.count(b"cat.png: ")) == (2, 2)
+    assert (done.returncode, done.stdout.count("cat.png: ")) == (2, 2)

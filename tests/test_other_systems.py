@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 
@@ -45,8 +44,7 @@ import fcntl
 
 def test_a_network_trains_without_what_only_linux_has(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-c", WITHOUT]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250)
+    done = forked.run("-c", WITHOUT, cwd=tmp_path, env=environment)
     # The last line shows that what was taken away was away.
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: import of fcntl halted"), done.stderr
     assert "nothing is wrong" in done.stdout and "accuracy" in done.stdout

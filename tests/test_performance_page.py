@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import forked  # noqa: E402
 from bench import growth, harness, kernel_cases, kernels, page, training  # noqa: E402
 
 from catalogue import SAMPLES  # noqa: E402
@@ -39,8 +39,7 @@ def test_benchmarks_that_are_named_start_as_they_are_named() -> None:
     named = {name for each in pages for name in re.findall(r"-m (bench\.\w+)", each.read_text())} - {"bench.page"}
     assert len(named) > 6
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-c", _START, *sorted(named)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = forked.run("-c", _START, *sorted(named), cwd=ROOT, env=environment)
     assert (done.returncode, done.stdout.count("usage: ")) == (0, len(named)), done.stderr
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+import forked
 
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "random_calls.py"
 
 
 def calls(*options: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, TOOL, *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    return forked.run(TOOL, *options, env=environment)
 
 
 def test_two_thousand_calls() -> None:

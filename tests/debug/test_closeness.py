@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -112,8 +113,11 @@ def test_other_seed(mps_seed):
 def _ran(folder: Path, *options: str) -> str:
     (folder / "test_theirs.py").write_text(TESTS)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [sys.executable, "-m", "pytest", "-rP", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, *options]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250)
+    command = ["-m", "pytest", "-rP", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, *options]
+    if options:
+        done = forked.run(*command, cwd=folder, env=environment)
+    else:  # tests what has been imported
+        done = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True)
     assert not done.stderr, done.stderr
     return done.stdout
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 
@@ -33,13 +32,11 @@ def queue(mtl: MTLDevice) -> MTLCommandQueue:
 
 @pytest.fixture
 def run_script() -> Callable[[str], str]:
-    """Runs a script in a new interpreter and returns what it printed; it must exit with 0."""
+    """Runs a script in a process of its own and returns what it printed; it must exit with 0."""
 
     def run(script: str) -> str:
-        source = str(Path(openmps.__file__).parents[1])
-        environment = {**os.environ, "PYTHONPATH": source}
-        command = [sys.executable, "-c", textwrap.dedent(script)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        environment = {**os.environ, "PYTHONPATH": str(Path(openmps.__file__).parents[1])}
+        done = forked.run("-c", textwrap.dedent(script), env=environment, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

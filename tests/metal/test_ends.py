@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 
+import forked
 import pytest
 import torch
 
@@ -164,5 +163,5 @@ del queue, buffer
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are listed in /proc on Linux alone")
 def test_the_threads_of_workers_are_gone_when_the_process_ends(device: torch.device) -> None:
     """A thread in which the engine still cleans up when the interpreter is gone aborts the process."""
-    done = subprocess.run([sys.executable, "-c", THREADS, str(device)], capture_output=True, text=True, timeout=120)
+    done = forked.run("-c", THREADS, device)
     assert (done.returncode, done.stdout, done.stderr) == (0, "8 workers ended, 0 threads left\n", "")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-import sys
 
+import forked
 import pytest
 
 PROGRAM = """
@@ -20,10 +19,8 @@ print(called_before, keep_freed_memory())
 
 
 def run(keep: str) -> str:
-    environment = {**os.environ, "OPENMPS_KEEP_MEMORY": keep}
-    finished = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=120
-    )
+    finished = forked.run("-c", PROGRAM, env={**os.environ, "OPENMPS_KEEP_MEMORY": keep})
+    assert finished.returncode == 0, finished.stderr
     return finished.stdout.strip()
 
 

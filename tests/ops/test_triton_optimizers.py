@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -164,7 +163,7 @@ def test_triton_is_imported_where_it_runs_only() -> None:
         "assert x.tolist() == [0.5, 0.5]\n"
         "assert 'openmps.ops.triton.update.optimizers' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = forked.run("-c", program)
     assert done.returncode == 0, done.stderr
 
 

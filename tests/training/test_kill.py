@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "kill_training.py"
@@ -14,8 +12,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "kill_training.py"
 
 def test_three_kills():
     pytest.importorskip("sklearn")
-    command = [sys.executable, str(TOOL), "--kills", "3", "--seed", "3", "--epochs", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
+    done = forked.run(TOOL, "--kills", 3, "--seed", 3, "--epochs", 3, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[-2].startswith("3 kills, ")

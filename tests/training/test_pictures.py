@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 from PIL import Image
@@ -150,8 +150,8 @@ def test_matplotlib_s_cache_stays_out_of_the_home_of_who_only_trains(tmp_path):
             (home / own).mkdir(parents=True)
         environments.append(json.dumps(environment))
     free = {name: value for name, value in os.environ.items() if name[:3] not in ("MPL", "XDG")}
-    arguments = [sys.executable, "-c", CACHES, *environments]
-    child = subprocess.run(arguments, env=free, check=True, capture_output=True, text=True)
+    child = forked.run("-c", CACHES, *environments, env=free)
+    assert child.returncode == 0, child.stderr
     for own, told, (home, temporary, chosen) in zip(owned, child.stdout.splitlines(), places, strict=True):
         cache, left = told.split()
         place = chosen if own == "MPLCONFIGDIR" else home if own else temporary
@@ -216,7 +216,8 @@ def test_pyplot_is_not_imported(tmp_path):
         "import sys; from openmps.training.pictures import draw_curve; draw_curve(sys.argv[1], []);"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.png")], check=True)
+    done = forked.run("-c", program, tmp_path / "a.png")
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):

@@ -6,11 +6,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -318,32 +318,23 @@ def test_a_label_that_is_no_file_name_is_refused_before_anything_is_written(run)
 
 def test_a_run_that_is_killed_at_any_moment_stays_usable(tmp_path):
     program = textwrap.dedent("""
-        import itertools, os, sys
+        import itertools, sys
         import numpy as np
         from openmps.training.run_folder import RunFolder
-        for folder in sys.argv[1:]:
-            child = os.fork()
-            if not child:
-                break
-            os.waitpid(child, 0)
-        else:
-            sys.exit()
-        run = RunFolder.create(folder, {"network": "n"}, name="run")
+        run = RunFolder.create(sys.argv[1], {"network": "n"}, name="run")
         for step in itertools.count(1):
             run.log({"step": step, "text": "x" * 5000})
             run.save_weights({"a.weights": np.full(50_000, float(step)), "a.biases": np.full(3, float(step))})
             if step == 1:
-                print(os.getpid(), flush=True)
+                print("ready", flush=True)
     """)
-    folders = [tmp_path / str(attempt) for attempt in range(4)]
-    parent = subprocess.Popen([sys.executable, "-c", program, *map(str, folders)], stdout=subprocess.PIPE)
     for attempt in range(4):
-        child = int(parent.stdout.readline())
+        folder = tmp_path / str(attempt)
+        child = forked.Process("-c", program, folder, stdout=subprocess.PIPE)
+        with child.stdout:
+            assert child.stdout.readline() == "ready\n"
         threading.Event().wait(0.05 + 0.037 * attempt)
-        os.kill(child, signal.SIGKILL)
-    assert parent.wait(60) == 0
-    parent.stdout.close()
-    for folder in folders:
+        child.kill()
         run = RunFolder.open(folder / "run")
         steps = [line["step"] for line in run.read_metrics()]
         assert steps == list(range(1, len(steps) + 1))
@@ -415,13 +406,12 @@ def test_the_lock_of_a_killed_process_is_gone(run):
         "import sys, time\nfrom openmps.training.run_folder import RunFolder\n"
         "with RunFolder.open(sys.argv[1]).in_training():\n    print('ready', flush=True)\n    time.sleep(100)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", program, str(run.path)], stdout=subprocess.PIPE)
-    assert child.stdout.readline() == b"ready\n"
+    child = forked.Process("-c", program, run.path, stdout=subprocess.PIPE)
+    with child.stdout:
+        assert child.stdout.readline() == "ready\n"
     with pytest.raises(MPSFileError, match="must not be in training already"), run.in_training():
         pass
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
+    child.kill()
     with run.in_training():
         pass
 
@@ -456,26 +446,26 @@ def test_a_forked_child_has_no_part_in_the_lock(tmp_path):
             if way == "leaves":
                 os.waitpid(child, 0)
             print(child, flush=True)
-            if way == "leaves":
-                sys.stdin.read()
+            while way == "leaves" and not os.path.exists("go"):
+                time.sleep(0.01)
     """
     run = RunFolder.create(tmp_path, {}, name="run")
     for way in ("outlives", "leaves"):
-        command = [sys.executable, "-c", textwrap.dedent(script), str(run.path), way]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
+        process = forked.Process("-c", textwrap.dedent(script), run.path, way, cwd=tmp_path, stdout=subprocess.PIPE)
+        with process.stdout:
             child = int(process.stdout.readline())
-            if way == "outlives":
-                assert process.wait(60) == 0
-                with run.in_training():
-                    pass
-                os.kill(child, signal.SIGKILL)
-            else:
-                with pytest.raises(MPSFileError, match="must not be in training already"), run.in_training():
-                    pass
-                process.communicate(timeout=60)
-                with run.in_training():
-                    pass
+        if way == "outlives":
+            assert process.wait() == 0
+            with run.in_training():
+                pass
+            os.kill(child, signal.SIGKILL)
+        else:
+            with pytest.raises(MPSFileError, match="must not be in training already"), run.in_training():
+                pass
+            (tmp_path / "go").touch()
+            assert process.wait() == 0
+            with run.in_training():
+                pass
 
 
 def test_metrics_that_the_system_does_not_tell_of_are_not_taken_for_none(tmp_path, monkeypatch):
