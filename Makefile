@@ -17,7 +17,7 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
          $(wildcard tests/sweeps/)
 
-.PHONY: setup demo test processors check format docs docs-serve pages fuzz faults calls bench cut release clean
+.PHONY: setup demo test processors check check-types check-rest format docs docs-serve pages fuzz faults calls bench cut release clean
 
 setup: $(READY)
 
@@ -44,10 +44,16 @@ test: setup
 processors: setup
 	$(BIN)/python tools/processors.py --workers $(WORKERS) --write bench/results/processors.jsonl
 
+# Types are half of it, and are checked beside the rest.
 check: setup
+	$(MAKE) --no-print-directory -j2 check-types check-rest
+
+check-types: setup
+	$(BIN)/basedpyright --level error
+
+check-rest: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright --level error
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/test_project.py
 	$(BIN)/python tools/run_doc_examples.py

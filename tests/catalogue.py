@@ -246,11 +246,23 @@ FIRST_OF_CLASS = [samples[0] for samples in SAMPLES.values() if samples[0] in SW
 """One swept sample of each class."""
 
 
-def having(*traits: str, without: Sequence[str] = (), gradients: bool = False) -> list[Sample]:
-    """The swept samples with all of some traits and none of others."""
+def _some_of_class(samples: Sequence[Sample]) -> list[Sample]:
+    """The first with each set of traits, and the last."""
+    first = {sample.traits: sample for sample in reversed(samples)}
+    return [sample for sample in samples if sample in (*first.values(), samples[-1]) and sample in SWEPT]
+
+
+SOME_OF_CLASS = [sample for samples in SAMPLES.values() for sample in _some_of_class(samples)]
+"""Some swept samples of each class, for what a class does whatever its options and shapes are."""
+
+
+def having(
+    *traits: str, without: Sequence[str] = (), gradients: bool = False, of: Sequence[Sample] = SWEPT
+) -> list[Sample]:
+    """The swept samples, or those of them, with all of some traits and none of others."""
     return [
         sample
-        for sample in SWEPT
+        for sample in of
         if sample.traits.issuperset(traits)
         and not sample.traits.intersection(without)
         and (sample.gradients or not gradients)

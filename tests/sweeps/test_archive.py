@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import OTHERS, SWEPT
+from catalogue import OTHERS, SOME_OF_CLASS, SWEPT
 from encoding import Bench, train, trained
 from openmps.core.kernel.base import MPSKernel
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
@@ -47,7 +47,7 @@ def test_archive(sample: Sample, device: torch.device) -> None:
         assert np.array_equal(actual, wanted, equal_nan=True)
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_archives_of_equal_kernels_are_equal(sample: Sample) -> None:
     bench = Bench.on(torch.device("cpu"))
     once = MPSKeyedArchiver.archived_data(sample.make(bench.device))

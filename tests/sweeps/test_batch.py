@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT, having
+from catalogue import SOME_OF_CLASS, having
 from encoding import Bench, Outcome, encode, finish, keep_results, numbers, parameter_gradients, train, trained
 from helpers import assert_close
 from openmps.core.state.batch import MPSStateBatchIncrementReadCount
@@ -66,21 +66,21 @@ def test_batch_equals_singles(sample: Sample, device: torch.device) -> None:
     _same(_joined(parts), whole)
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_one_object_with_all_images_equals_the_batch(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
     sources = sample.sources(IMAGES)
     _same(train(bench, sample, sources, bench.image), trained(sample, bench.device, IMAGES))
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_unrelated_images_equal_one_block(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
     sources = sample.sources(IMAGES)
     _same(train(bench, sample, sources, bench.images), trained(sample, bench.device, IMAGES))
 
 
-@pytest.mark.parametrize("sample", having(without=["random"]), ids=str)
+@pytest.mark.parametrize("sample", having(without=["random"], of=SOME_OF_CLASS), ids=str)
 @pytest.mark.parametrize("temporary", [False, True], ids=["permanent", "temporary"])
 def test_parts_of_a_batch_one_after_another(sample: Sample, temporary: bool, device: torch.device) -> None:
     """Forward in parts; then each part's gradient. Parameter gradients of the parts add up in one shared state."""
@@ -105,7 +105,7 @@ def test_parts_of_a_batch_one_after_another(sample: Sample, temporary: bool, dev
     _same(_joined(parts), whole)
 
 
-@pytest.mark.parametrize("sample", having(without=["one mask"], gradients=True), ids=str)
+@pytest.mark.parametrize("sample", having(without=["one mask"], gradients=True, of=SOME_OF_CLASS), ids=str)
 @pytest.mark.parametrize("temporary", [False, True], ids=["permanent", "temporary"])
 def test_gradients_in_parts_of_a_whole_forward(sample: Sample, temporary: bool, device: torch.device) -> None:
     """The forward kernel saw the whole batch; the gradient kernels take slices of it and of its states.
@@ -143,7 +143,7 @@ def test_gradients_in_parts_of_a_whole_forward(sample: Sample, temporary: bool, 
         assert_close(parameters()[0], whole.weights, TOLERANCE, "weights")
 
 
-@pytest.mark.parametrize("sample", having(without=["many results"]), ids=str)
+@pytest.mark.parametrize("sample", having(without=["many results"], of=SOME_OF_CLASS), ids=str)
 def test_some_images_of_an_object(sample: Sample, device: torch.device) -> None:
     """`offset.z` is the first source image, `clip_rect` z the first and the number of destination images."""
     bench = Bench.on(device)

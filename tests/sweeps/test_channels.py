@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT, having
+from catalogue import SOME_OF_CLASS, SWEPT, having
 from encoding import Bench, encode, finish, numbers, train, trained
 from helpers import assert_close
 from samples.sample import Sample, placed_like
@@ -57,8 +57,9 @@ def test_channels_of_larger_images(sample: Sample, device: torch.device) -> None
         assert_close(found.weights, expected.weights, TOLERANCE, "weights")
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
-@pytest.mark.parametrize("offset", [0, 8])
+@pytest.mark.parametrize(
+    ("sample", "offset"), [*((each, 8) for each in SWEPT), *((each, 0) for each in SOME_OF_CLASS)], ids=str
+)
 def test_channels_of_a_larger_destination(sample: Sample, offset: int, device: torch.device) -> None:
     """Also the channels that share the last group of four with the last one written stay untouched."""
     bench = Bench.on(device)

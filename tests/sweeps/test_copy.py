@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import OPTIMIZERS, SWEPT, having
-from encoding import Bench, encode, finish, keep_results, numbers, run, train
+from catalogue import OPTIMIZERS, SOME_OF_CLASS, SWEPT, having
+from encoding import Bench, encode, finish, keep_results, numbers, run, train, trained
 from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import Sample
@@ -23,8 +23,11 @@ def _state(kernel: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if not callable(value)}
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
-@pytest.mark.parametrize("how", ["copy()", "copy.copy"])
+@pytest.mark.parametrize(
+    ("sample", "how"),
+    [*((each, "copy()") for each in SWEPT), *((each, "copy.copy") for each in SOME_OF_CLASS)],
+    ids=str,
+)
 def test_forward(sample: Sample, how: str, device: torch.device) -> None:
     bench = Bench.on(device)
     sources = [bench.batch(values) for values in sample.sources()]
@@ -71,7 +74,7 @@ def _disturb(kernel: Any) -> None:
     kernel.destination_feature_channel_offset = 4
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_the_original_does_not_follow_its_copy(sample: Sample) -> None:
     device = mtl_device("cpu")
     for kernel in (sample.make(device), *(backward.make(device) for backward in sample.gradients)):
@@ -85,7 +88,7 @@ def test_an_encode_keeps_the_properties_of_its_time(sample: Sample, device: torc
     """Changing a kernel after the encode, before the commit, changes nothing of that encode."""
     bench = Bench.on(device)
     values = sample.sources()
-    expected = train(bench, sample, values, bench.batch)
+    expected = trained(sample, bench.device)
     kernel = sample.make(bench.device)
     keep_results(kernel)
     command_buffer = bench.command_buffer()

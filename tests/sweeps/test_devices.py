@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import FIRST_OF_CLASS, OTHERS, SWEPT, having
+from catalogue import FIRST_OF_CLASS, OTHERS, SOME_OF_CLASS, SWEPT, having
 from encoding import Bench, Outcome, encode, keep_results, train, trained
 from exercises import EXERCISES
 from helpers import assert_close
@@ -75,7 +75,7 @@ def _assert_same(found: Outcome, expected: Outcome, tolerance: float) -> None:
             assert_close(actual, wanted, tolerance, part)
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_there(sample: Sample, elsewhere: Bench, device: torch.device) -> None:
     values, expected = sample.sources(), trained(sample, HOME)
     moved = _remade(sample, lambda make: lambda device: _there(make(HOME), device))
@@ -172,7 +172,7 @@ def _refuses(kernel: Any, bench: Bench, arguments: list[Any], strangers: list[An
     assert not command_buffer.recording.execution.works
 
 
-@pytest.mark.parametrize("sample", having(without=["multiary"]), ids=str)
+@pytest.mark.parametrize("sample", having(without=["multiary"], of=SOME_OF_CLASS), ids=str)
 def test_sources_states_and_destinations_of_another_device(sample: Sample, elsewhere: Bench) -> None:
     home, values = Bench(HOME), sample.sources()
     expected = trained(sample, HOME)
@@ -188,7 +188,7 @@ def test_sources_states_and_destinations_of_another_device(sample: Sample, elsew
         encode(moved, home.command_buffer(), ours[:1], *ours[1:])
 
 
-@pytest.mark.parametrize("sample", having(gradients=True), ids=str)
+@pytest.mark.parametrize("sample", having(gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_gradient_states_of_another_device(sample: Sample, elsewhere: Bench) -> None:
     home, values = Bench(HOME), sample.sources()
     ours, theirs = (train(bench, sample, values, bench.batch) for bench in (home, elsewhere))

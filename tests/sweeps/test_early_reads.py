@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT
+from catalogue import SOME_OF_CLASS
 from encoding import Bench, encode, keep_results, numbers, shape_of
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MTLCommandBufferError
@@ -60,7 +60,7 @@ class Step:
         return [(label, read) for label, each in found for read in (each.numpy, each.tensor)]
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_results_gradients_losses_and_gradients_of_parameters(sample: Any, device: torch.device) -> None:
     step = Step(sample, device)
     for label, read in step.reads():
@@ -81,7 +81,7 @@ def test_results_gradients_losses_and_gradients_of_parameters(sample: Any, devic
         buffer.contents()
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 @pytest.mark.parametrize("asked", ["before", "after"])
 def test_a_command_buffer_that_is_dropped(sample: Any, asked: str, device: torch.device) -> None:
     """Nothing will ever write its results; buffers of states may be asked for before it goes, or after."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT, having
+from catalogue import SOME_OF_CLASS, SWEPT, having
 from encoding import Bench, encode, finish, keep_results, train
 from openmps.core.image.batch import MPSImageBatch
 from openmps.kernels.pooling import MPSCNNPoolingMax
@@ -37,7 +37,7 @@ def _operations(encodings: list[Dispatch]) -> list[Op]:
     return [step.op for encoding in encodings for step in encoding.function.equations]
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_encodes_of_equal_kernels_share_one_body(sample: Sample) -> None:
     bench = Bench.on(torch.device("cpu"))
     first, second = sample.make(bench.device), sample.make(bench.device)
@@ -57,7 +57,7 @@ def test_operations_are_values_without_memory(sample: Sample) -> None:
             assert not isinstance(getattr(op, each.name), torch.Tensor | np.ndarray | list | dict), op
 
 
-@pytest.mark.parametrize("sample", having(gradients=True), ids=str)
+@pytest.mark.parametrize("sample", having(gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_gradients_are_planned_once(sample: Sample) -> None:
     bench = Bench.on(torch.device("cpu"))
     outcomes = [train(bench, sample, sample.sources(), bench.batch) for _ in range(2)]
@@ -65,7 +65,7 @@ def test_gradients_are_planned_once(sample: Sample) -> None:
         assert mine._configuration is theirs._configuration
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_planning_touches_no_kernel(sample: Sample) -> None:
     """Encodes into a destination leave every property of the kernel as it was."""
     bench = Bench.on(torch.device("cpu"))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT, having
-from encoding import Bench, encode, finish, is_batch, numbers, temporary_copy, train
+from catalogue import SOME_OF_CLASS, having
+from encoding import Bench, encode, finish, is_batch, numbers, temporary_copy, train, trained
 from helpers import assert_close
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
@@ -26,7 +26,7 @@ def _counts(images: Any) -> set[int]:
     return {image.read_count for image in _members(images)}
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 @pytest.mark.parametrize("kind", ["batch", "image"])
 def test_forward(sample: Sample, kind: str, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -44,12 +44,12 @@ def test_forward(sample: Sample, kind: str, device: torch.device) -> None:
     assert not any(block.is_allocated for block in kept)
 
 
-@pytest.mark.parametrize("sample", having(gradients=True), ids=str)
+@pytest.mark.parametrize("sample", having(gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_a_whole_pass_of_temporary_objects(sample: Sample, device: torch.device) -> None:
     """Nothing is read too often or too rarely, the numbers are those of permanent objects, all memory comes back."""
     bench = Bench.on(device)
     values = sample.sources()
-    expected = train(bench, sample, values, bench.batch)
+    expected = trained(sample, bench.device)
     command_buffer = bench.command_buffer()
     sources = [temporary_copy(command_buffer, bench.batch(each)) for each in values]
     readers = [backward.secondary for backward in sample.gradients if not backward.reads_result]
@@ -79,7 +79,7 @@ def test_a_whole_pass_of_temporary_objects(sample: Sample, device: torch.device)
         assert_close(numbers(flow), wanted, TOLERANCE, "gradient")
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_writing_takes_no_read(sample: Sample, device: torch.device) -> None:
     """A temporary destination can be written again and again."""
     bench = Bench.on(device)

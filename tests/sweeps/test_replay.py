@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT
+from catalogue import SOME_OF_CLASS, SWEPT
 from encoding import FLOAT16, FLOAT32, Bench, Outcome, train
 from openmps.errors import MPSTrainingWarning
 from replay_twin import assert_same, replayer_of, replaying_queue
@@ -42,8 +42,11 @@ def _rounds(sample: Sample, bench: Bench, channel_format: Any) -> list[Outcome]:
 
 
 @pytest.mark.filterwarnings(f"ignore::{MPSTrainingWarning.__module__}.{MPSTrainingWarning.__name__}")
-@pytest.mark.parametrize("channel_format", [FLOAT32, FLOAT16], ids=lambda each: each.name)
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize(
+    ("sample", "channel_format"),
+    [*((each, FLOAT32) for each in SWEPT), *((each, FLOAT16) for each in SOME_OF_CLASS)],
+    ids=lambda each: each.name,
+)
 def test_replays_equal_what_runs_step_by_step(sample: Sample, channel_format: Any, device: torch.device) -> None:
     plain, replaying = Bench.on(device), Bench.on(device)
     plain.queue.max_capture_count = 0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import having
-from encoding import Bench, encode, finish, keep_results, numbers, train
+from catalogue import SOME_OF_CLASS, having
+from encoding import Bench, encode, finish, keep_results, numbers, train, trained
 from helpers import assert_close
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSImageSizeEncodingState, MPSNNGradientState
@@ -17,7 +17,7 @@ from openmps.runtime.devices import mtl_device
 from samples.sample import Sample
 
 TOLERANCE = 2e-6
-WITH_STATES = having(gradients=True)
+WITH_STATES = having(gradients=True, of=SOME_OF_CLASS)
 WITHOUT = having("labels", without=["label images"])
 IMAGES = 3
 
@@ -73,7 +73,7 @@ def test_states_made_before_the_encode(sample: Sample, device: torch.device) -> 
     """Passed as destination states, also when its members were looked at before."""
     bench = Bench.on(device)
     values = sample.sources(IMAGES)
-    expected = train(bench, sample, values, bench.batch)
+    expected = trained(sample, bench.device, IMAGES)
     kernel = sample.make(bench.device)
     keep_results(kernel)
     images = [bench.batch(each) for each in values]
@@ -102,12 +102,12 @@ def _gradients(
     return flows
 
 
-@pytest.mark.parametrize("sample", having(without=["random", "one mask"], gradients=True), ids=str)
+@pytest.mark.parametrize("sample", having(without=["random", "one mask"], gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_states_of_single_encodes_as_a_batch(sample: Sample, device: torch.device) -> None:
     """Forward one by one, then one gradient encode for all of them with the list of their states."""
     bench = Bench.on(device)
     values = sample.sources(IMAGES)
-    expected = train(bench, sample, values, bench.batch)
+    expected = trained(sample, bench.device, IMAGES)
     if expected.kernel.is_result_state_reused_across_batch():
         pytest.skip("a convolution's batch has one state")
     kernel = sample.make(bench.device)
@@ -125,7 +125,7 @@ def test_states_of_single_encodes_as_a_batch(sample: Sample, device: torch.devic
         assert_close(numbers(flow), wanted, TOLERANCE)
 
 
-@pytest.mark.parametrize("sample", having(without=["one mask"], gradients=True), ids=str)
+@pytest.mark.parametrize("sample", having(without=["one mask"], gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_one_image_of_a_batch_and_its_state(sample: Sample, device: torch.device) -> None:
     """The gradient of image 1 alone, with the state that the batch encode left for it, permuted batches too."""
     bench = Bench.on(device)

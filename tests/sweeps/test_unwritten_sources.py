@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import openmps as mps
-from catalogue import SWEPT
+from catalogue import SOME_OF_CLASS, having
 from encoding import Bench, encode, keep_results, shape_of
 from openmps.core.state.state import Saved
 from openmps.runtime.binding import Binding
@@ -47,7 +47,7 @@ def unwritten_batch(bench: Bench, values: Any = X) -> Any:
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sample", SWEPT, ids=str)
+@pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_every_kernel_refuses_it_as_each_of_its_sources(sample: Any, device: torch.device) -> None:
     bench = Bench.on(device)
     kernel = sample.make(bench.device)
@@ -64,7 +64,7 @@ def test_every_kernel_refuses_it_as_each_of_its_sources(sample: Any, device: tor
         assert not command_buffer.encodings
 
 
-@pytest.mark.parametrize("sample", [each for each in SWEPT if each.gradients], ids=str)
+@pytest.mark.parametrize("sample", having(gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_every_gradient_kernel_refuses_it_as_gradient_and_as_state(sample: Any, device: torch.device) -> None:
     bench = Bench.on(device)
     kernel = sample.make(bench.device)
