@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, product
 from typing import Any
@@ -28,3 +29,20 @@ def pairs(*parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         missing -= every[best]
         chosen.append(best)
     return [tuple(values[at] for values, at in zip(parameters, case, strict=True)) for case in sorted(chosen)]
+
+
+def dealt(parameters: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """All combinations of the values of ``parameters``, each with one of the values of ``others``.
+
+    The others go round, so that every two values meet where there are cases enough: what is computed is tried whole,
+    how its numbers are stored by turns.
+    """
+    hands = [*product(*(range(len(values)) for values in others))]
+    met, found = Counter[Any](), list[tuple[Any, ...]]()
+    for case in product(*(range(len(values)) for values in parameters)):
+        meetings = {hand: [(*one, *other) for one in enumerate(case) for other in enumerate(hand)] for hand in hands}
+        hand = min(hands, key=lambda each: [sorted(map(met.__getitem__, meetings[each]), reverse=True), met[each]])
+        met.update(meetings[hand])
+        met[hand] += 1
+        found.append((*(values[at] for values, at in zip((*parameters, *others), (*case, *hand), strict=True)),))
+    return found

@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import pytest
 
-from pairs import pairs
+from pairs import dealt, pairs
 
 
 @pytest.mark.parametrize("lengths", [(1,), (3,), (2, 5), (5, 3, 2), (5, 3, 3), (4, 2, 2, 2), (3, 3, 3, 3), (10, 2, 4)])
@@ -22,3 +22,12 @@ def test_every_two_values_meet(lengths: tuple[int, ...]) -> None:
 def test_they_are_fewer() -> None:
     assert len(pairs(range(5), range(3), range(3))) == 15
     assert len(pairs(range(10), range(2), range(4))) == 40
+
+
+@pytest.mark.parametrize(("lengths", "others"), [((8, 3, 6), (4, 2)), ((3, 4), (3, 2)), ((5, 2), (2,)), ((2, 2), ())])
+def test_every_case_is_dealt_once_and_meets_every_value(lengths: tuple[int, ...], others: tuple[int, ...]) -> None:
+    found = dealt([range(length) for length in lengths], [range(length) for length in others])
+    assert [case[: len(lengths)] for case in found] == [*product(*map(range, lengths))]
+    for one, other in combinations(range(len(lengths) + len(others)), 2):
+        length = (*lengths, *others)
+        assert {(case[one], case[other]) for case in found} == set(product(range(length[one]), range(length[other])))

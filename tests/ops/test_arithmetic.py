@@ -15,6 +15,7 @@ from openmps.ops.pointwise.arithmetic import Arithmetic
 from openmps.types import MPSNNComparisonType
 from oracles import arithmetic as oracle
 from oracles import finite_difference
+from pairs import dealt
 
 OPERATIONS = ["add", "subtract", "multiply", "divide"]
 LINEAR = OPERATIONS[:3]
@@ -65,11 +66,11 @@ def test_every_operation_has_its_own_member() -> None:
     assert {m.name for m in Arithmetic} >= {name.upper() for name in OPERATIONS}
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("operation", "shapes", "settings", "layout", "dtype"),
+    dealt([[*OPERATIONS], SHAPES, SETTINGS], [LAYOUTS, [torch.float64, torch.float32]]),
+    ids=str,
+)
 def test_equals_loops(
     operation: str,
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
@@ -201,10 +202,11 @@ def test_values_on_a_limit_are_outside_the_mask(device: torch.device) -> None:
     assert mask.ravel().tolist() == [False, True, False, False]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("threshold", [0.0, 0.5, 2.0])
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
-@pytest.mark.parametrize("comparison", MPSNNComparisonType, ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    ("comparison", "shapes", "threshold", "dtype"),
+    dealt([[*MPSNNComparisonType], SHAPES], [[0.0, 0.5, 2.0], [torch.float64, torch.float32]]),
+    ids=str,
+)
 def test_comparisons_equal_loops(
     comparison: MPSNNComparisonType, shapes, threshold: float, dtype, device: torch.device, rng: np.random.Generator
 ) -> None:

@@ -10,6 +10,7 @@ from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inne
 from openmps.ops.reduce.gram_matrix import gram_matrix, gram_matrix_gradient
 from oracles import finite_difference
 from oracles import gram_matrix as oracle
+from pairs import dealt
 
 SHAPES = [(2, 3, 4, 5), (1, 1, 1, 1), (3, 5, 1, 1), (2, 1, 3, 2), (0, 4, 2, 2), (1, 12, 2, 1), (2, 4, 1, 6)]
 
@@ -27,10 +28,11 @@ def test_small_numbers_by_hand(implementation: str) -> None:
     assert_digits(found, [1.5, 2.0, 0.5, 1.0], 12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("alpha", [1.0, -0.3])
+@pytest.mark.parametrize(
+    ("alpha", "shape", "layout", "dtype"),
+    dealt([[1.0, -0.3], SHAPES], [LAYOUTS, [torch.float64, torch.float32]]),
+    ids=str,
+)
 def test_equals_loops(
     alpha: float,
     shape: tuple[int, ...],

@@ -19,6 +19,7 @@ from openmps.types import MPSImageEdgeMode
 from oracles import finite_difference
 from oracles import local_normalization as oracle
 from oracles.geometry import CLAMP, ZERO, Axis, gather
+from pairs import dealt
 from placements import Case, cases, window
 
 DTYPES = [torch.float64, torch.float32]
@@ -73,9 +74,7 @@ GENTLE = [Pair("spatial", MILD), Pair("local_contrast", MILD, Contrast(0.5, -1.5
 # --- over pixels, against the loops -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("number", range(len(CASES)))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "number", "dtype"), dealt([NAMES, range(len(CASES))], [DTYPES]), ids=str)
 def test_equals_loops(
     name: str, number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
 ) -> None:

@@ -15,6 +15,7 @@ from openmps.ops.update import optimizers as ops
 from openmps.types import MPSNNRegularizationType
 from oracles import optimizers as oracle
 from oracles.optimizers import Common
+from pairs import dealt
 
 COMMON = [
     Common(),
@@ -174,10 +175,11 @@ def run_both(
         now = result
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("place", ["in place", "elsewhere", "gaps"])
-@pytest.mark.parametrize("number", range(len(COMMON)))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "number", "place", "dtype"),
+    dealt([[*KINDS], range(len(COMMON))], [["in place", "elsewhere", "gaps"], [torch.float64, torch.float32]]),
+    ids=str,
+)
 def test_equals_loops(
     kind: str, number: int, place: str, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
 ) -> None:

@@ -13,6 +13,7 @@ from openmps.ops.layout.pad import pad, pad_gradient
 from openmps.types import MPSImageEdgeMode
 from oracles import pad as oracle
 from oracles.geometry import Axis
+from pairs import dealt
 from placements import window
 
 DTYPES = [torch.float64, torch.float32]
@@ -37,10 +38,9 @@ PLACEMENTS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.name)
-@pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
+@pytest.mark.parametrize(
+    ("placement", "edge", "layout", "dtype"), dealt([PLACEMENTS, [*EDGES]], [LAYOUTS, DTYPES]), ids=str
+)
 def test_equals_loops(placement, edge, layout, dtype, device: torch.device, rng: np.random.Generator) -> None:
     shape, (height, top), (width, left), channels = placement
     rows, columns = Axis(height, offset=top), Axis(width, offset=left)

@@ -12,6 +12,7 @@ from helpers import LAYOUTS, TOLERANCE, assert_close, tensor
 from openmps.ops.reduce import reduce as ops
 from openmps.ops.reduce.reduce import Reduction
 from oracles import reduce as oracle
+from pairs import dealt
 
 AXES = {"channels": ops.CHANNELS, "rows": ops.ROWS, "columns": ops.COLUMNS}
 SHAPES = [(2, 1, 3, 4), (1, 3, 1, 1), (3, 4, 5, 1), (2, 5, 1, 7), (0, 3, 2, 2), (1, 9, 2, 3)]
@@ -30,11 +31,11 @@ def test_axes_are_the_oracles() -> None:
     assert (ops.CHANNELS, ops.ROWS, ops.COLUMNS) == (oracle.CHANNELS, oracle.ROWS, oracle.COLUMNS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("axis", AXES)
-@pytest.mark.parametrize("reduction", Reduction, ids=_name)
+@pytest.mark.parametrize(
+    ("reduction", "axis", "shape", "layout", "dtype"),
+    dealt([[*Reduction], [*AXES], SHAPES], [LAYOUTS, [torch.float64, torch.float32]]),
+    ids=str,
+)
 def test_equals_loops(
     reduction: Reduction, axis: str, shape, layout: str, dtype, device: torch.device, rng: np.random.Generator
 ) -> None:
@@ -78,11 +79,11 @@ def test_channels_last_stays(reduction: Reduction, axis: str, device: torch.devi
     assert torch.equal(x, kept)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("broadcast", [(), (2,), (3,), (2, 3)], ids=str)
-@pytest.mark.parametrize("kind", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("kind", "broadcast", "shape", "layout", "dtype"),
+    dealt([[*FUNCTIONS], [(), (2,), (3,), (2, 3)], SHAPES], [LAYOUTS, [torch.float64, torch.float32]]),
+    ids=str,
+)
 def test_weighted_equals_loops(
     kind: str, broadcast, shape, layout: str, dtype, device: torch.device, rng: np.random.Generator
 ) -> None:
