@@ -205,29 +205,51 @@ def _default(name: str, form: str) -> list[float]:
     return run(subject, subject.make())[0]
 
 
-@pytest.mark.parametrize(("name", "choice"), OTHERS)
-def test_a_switch_changes_no_other_case(name: str, choice: str) -> None:
+def _halves() -> list[dict[str, str]]:
+    """Half of the switches turned, so that each is where any other one is not, to each of its alternatives."""
+    names = [name for name, row in CONVENTIONS.items() if row.alternatives]
+    places = [(bit, side) for bit in range(len(names).bit_length()) for side in (0, 1)]
+    return [
+        {
+            name: CONVENTIONS[name].alternatives[(bit + number) % len(CONVENTIONS[name].alternatives)]
+            for number, name in enumerate(names)
+            if number >> bit & 1 == side
+        }
+        for bit, side in places
+    ]
+
+
+HALVES = _halves()
+
+
+def test_halves_have_every_choice_and_tell_switches_apart() -> None:
+    assert {pair for half in HALVES for pair in half.items()} == {*OTHERS}
+    names = {name for name, _ in OTHERS}
+    assert all(any(name in half and other not in half for half in HALVES) for name in names for other in names - {name})
+
+
+@pytest.mark.parametrize("half", HALVES, ids=range(len(HALVES)))
+def test_switches_change_no_other_case(half: dict[str, str]) -> None:
     """Bit for bit, in kernels and graphs, but for those that are known to depend on both."""
     for other, case in CASES.items():
         for form in ("kernel", "graph"):
             subject = getattr(case, form)
-            depends = name in (case.besides if form == "graph" else case.besides - SOURCES)
-            if other == name or isinstance(subject, Absent) or depends:
+            depends = {other, *(case.besides if form == "graph" else case.besides - SOURCES)}
+            if isinstance(subject, Absent):
                 continue
-            with mps.conventions(**{name: choice}):
+            with mps.conventions(**{name: choice for name, choice in half.items() if name not in depends}):
                 things = subject.make()
             assert run(subject, things)[0] == _default(other, form), (other, form)
 
 
-@pytest.mark.parametrize(("name", "choice"), OTHERS)
-def test_a_switch_changes_no_other_kernel(name: str, choice: str) -> None:
+@pytest.mark.parametrize("half", HALVES, ids=range(len(HALVES)))
+def test_switches_change_no_other_kernel(half: dict[str, str]) -> None:
     """A sample of every kernel of the catalogue, forwards and back, bit for bit."""
     bench = Bench(DEVICE)
     for kind, samples in SAMPLES.items():
-        if kind.__name__ in CONVENTIONS[name].concerns:
-            continue
+        turned = {name: choice for name, choice in half.items() if kind.__name__ not in CONVENTIONS[name].concerns}
         expected = trained(samples[0], DEVICE, 1)
-        with mps.conventions(**{name: choice}):
+        with mps.conventions(**turned):
             found = train(bench, samples[0], samples[0].sources(1), bench.batch)
         for left, right in zip(_numbers(found), _numbers(expected), strict=True):
             np.testing.assert_array_equal(left, right, err_msg=samples[0].name)
@@ -374,7 +396,7 @@ def _descriptors(graph: mps.MPSNNGraph, subject: Subject) -> list[mps.MPSImageDe
 
 @pytest.mark.parametrize(("name", "choice"), IN_GRAPHS)
 def test_lint_names_what_a_graph_depends_on(name: str, choice: str) -> None:
-    """And who is known to choose so; `test_a_switch_changes_no_other_case` shows that it leaves nothing out."""
+    """And who is known to choose so; `test_switches_change_no_other_case` shows that it leaves nothing out."""
     subject, things = _made(name, choice, "graph")
     report = mps.lint(things[0], _descriptors(things[0], subject))
     relied = {each.name: each for each in report.conventions}
