@@ -1,4 +1,4 @@
-"""200 random graphs: forward and gradients equal those of the same kernels encoded one by one.
+"""Random graphs: forward and gradients equal those of the same kernels encoded one by one.
 
 A graph grows by random filters over random images that are there already, so that images fan out, branches join by
 arithmetic and concatenation, layers share data sources, and there are one to three results. All images it exports are
@@ -7,6 +7,7 @@ compared bit for bit, and the gradients of parameters.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from openmps.graph.nodes.rows import Reads
 from random_graphs import CHANNELS, IMAGES, SIZE, Grown
 
 Array = np.ndarray
-GRAPHS = 200
+GRAPHS = int(os.environ.get("OPENMPS_GRAPHS", "200"))
 
 
 def one_by_one(
