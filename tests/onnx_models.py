@@ -183,13 +183,14 @@ def weighted(path: Path, folder: Path) -> Path:
     constants = {each.name: numpy_helper.to_array(each) for each in made.graph.initializer}
     positive = {each.input[4] for each in made.graph.node if each.op_type == "BatchNormalization"}
     kept, random = [], np.random.default_rng(0)
+    drawn = random.normal(size=1_000_003)  # of a prime number, so that rows of weights differ
     for each in made.graph.node:
         if each.op_type != "ConstantOfShape":
             kept.append(each)
             continue
         shape = constants[each.input[0]].tolist()
         if len(shape) > 1:
-            values = random.normal(size=shape) * np.sqrt(2 / np.prod(shape[1:]))
+            values = np.resize(drawn.astype(np.float32), shape) * np.float32(np.sqrt(2 / np.prod(shape[1:])))
         else:
             values = random.uniform(0.5, 1.5, shape) if each.output[0] in positive else random.normal(1, 0.2, shape)
         made.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), each.output[0]))

@@ -104,8 +104,15 @@ def test_its_training_graph_too(name: str, style: str) -> None:
     assert ("@objc(updateWithGradientState:sourceState:)" in text) == (style == "UPDATE_DEVICE_CPU")
 
 
-@pytest.mark.parametrize("form", [FLOAT16, FLOAT32], ids=["float16", "float32"])
-@pytest.mark.parametrize("name", ["sample", "tiny", "mobilenet", "resnet18", "inception"])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("tiny", FLOAT16),
+        ("tiny", FLOAT32),
+        *zip(("sample", "mobilenet", "resnet18", "inception"), (FLOAT16, FLOAT32) * 2, strict=True),
+    ],
+    ids=str,
+)
 def test_the_networks_that_are_trained_by_name(name: str, form: Any) -> None:
     network = Network.create(NetworkShape(32, 32, 3, 10, name), seed=0, optimizer=optimizer_factory("adam", 1e-3))
     model = check(_with_label(network.inference_graph(CPU, form)))

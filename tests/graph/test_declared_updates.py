@@ -12,6 +12,7 @@ import torch
 import openmps as mps
 from openmps.graph.run.training_step import TrainingStep
 from openmps.runtime.step_trace import StepTrace
+from pairs import pairs
 from replay_twin import assert_same, outcomes, replaying_queue
 
 Array = np.ndarray
@@ -171,9 +172,7 @@ def _equal(pair: tuple[Training, Training], device: torch.device) -> None:
 KINDS = ("plain", "normalized", "instances", "groups", "shared", "read twice")
 
 
-@pytest.mark.parametrize("replays", [False, True], ids=["plain", "replayed"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "optimizer", "replays"), pairs(KINDS, [*OPTIMIZERS], [False, True]))
 def test_declared_updates_are_those_that_are_asked_for(
     kind: str, optimizer: str, replays: bool, device: torch.device
 ) -> None:
@@ -186,9 +185,7 @@ def test_declared_updates_are_those_that_are_asked_for(
         assert set(outcomes(pair[0].last)) == {"replayed"}
 
 
-@pytest.mark.parametrize("stops", [False, True], ids=["goes on", "stops"])
-@pytest.mark.parametrize("replays", [False, True], ids=["plain", "replayed"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "replays", "stops"), pairs(KINDS, [False, True], [False, True]))
 def test_images_of_float16_and_checks_of_results(kind: str, replays: bool, stops: bool, device: torch.device) -> None:
     pair = _pair(device, kind, OPTIMIZERS["adam"], Format.FLOAT16, replays=replays, stops=stops)
     for training in pair:
@@ -269,9 +266,10 @@ def _bind(training: Training) -> None:
     weights.bind(0.5 * weights.tensor(torch.float32).clone())
 
 
-@pytest.mark.parametrize("replays", [False, True], ids=["plain", "replayed"])
-@pytest.mark.parametrize("change", [_reload, _restore, _clip, _forget_momenta, _bind])
-@pytest.mark.parametrize("kind", ["plain", "normalized", "groups"])
+@pytest.mark.parametrize(
+    ("kind", "change", "replays"),
+    pairs(["plain", "normalized", "groups"], [_reload, _restore, _clip, _forget_momenta, _bind], [False, True]),
+)
 def test_what_changes_between_steps(
     kind: str, change: Callable[[Training], None], replays: bool, device: torch.device
 ) -> None:

@@ -25,6 +25,7 @@ from normalized_networks import (
 from openmps.ops.normalization.batch_normalization import Normalize
 from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, NormalizedNeuronSums, PassedSums
 from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
+from pairs import pairs
 
 pytestmark = pytest.mark.usefixtures("rules_of_a_gpu")
 
@@ -32,6 +33,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
     "sigmoid": mps.MPSCNNNeuronSigmoidNode,
     "leaky relu n": lambda image: mps.MPSCNNNeuronReLUNNode(image, 0.25, 0.75),
 }
+ADDED = ["", "image", "source", "projection"]
 SHAPES = [(2, 1, 3, 3), (3, 3, 2, 1), (1, 4, 4, 4), (5, 5, 1, 1)]
 
 
@@ -67,10 +69,7 @@ class Network(NormalizedNetwork):
         self.ends(joined.result_image, gradient_format)
 
 
-@pytest.mark.parametrize("added", ["", "image", "source", "projection"])
-@pytest.mark.parametrize("formats", FORMATS, ids=lambda pair: "-".join(each.name for each in pair))
-@pytest.mark.parametrize("name", NEURONS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "name", "formats", "added"), pairs(SHAPES, [*NEURONS], FORMATS, ADDED), ids=str)
 def test_fused_training_equals_that_step_by_step(shape, name: str, formats, added: str, device: torch.device) -> None:
     def make() -> Network:
         return Network(shape[1], NEURONS[name], added, formats[1])

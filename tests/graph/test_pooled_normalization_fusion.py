@@ -16,6 +16,7 @@ from openmps.ops.normalization.normalized_pooling import (
     NormalizedPoolingSums,
 )
 from openmps.ops.pooling.pooling import MaxPoolingGradient
+from pairs import pairs
 
 pytestmark = pytest.mark.usefixtures("rules_of_a_gpu")
 
@@ -45,10 +46,9 @@ class Network(NormalizedNetwork):
         self.ends(last.result_image, gradient_format)
 
 
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("formats", FORMATS, ids=lambda pair: "-".join(each.name for each in pair))
-@pytest.mark.parametrize("neuron", ["relu", "relu n"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "neuron", "formats", "pool"), pairs(SHAPES, ["relu", "relu n"], FORMATS, [*POOLS]), ids=str
+)
 def test_fused_training_equals_that_step_by_step(shape, neuron: str, formats, pool: str, device: torch.device) -> None:
     def make() -> Network:
         return Network(shape[1], neuron, pool, formats[1])

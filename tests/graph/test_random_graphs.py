@@ -22,7 +22,7 @@ from openmps.graph.nodes.rows import Reads
 from random_graphs import CHANNELS, IMAGES, SIZE, Grown
 
 Array = np.ndarray
-GRAPHS = int(os.environ.get("OPENMPS_GRAPHS", "200"))
+GRAPHS = int(os.environ.get("OPENMPS_GRAPHS", "120"))
 
 
 def one_by_one(

@@ -26,7 +26,7 @@ from replay_twin import assert_same, outcomes, replayer_of, replaying_queue
 Array = np.ndarray
 Format = mps.MPSImageFeatureChannelFormat
 CLASSES = 3
-GRAPHS = int(os.environ.get("OPENMPS_GRAPHS", "100"))
+GRAPHS = int(os.environ.get("OPENMPS_GRAPHS", "60"))
 REPLAYS = int(os.environ.get("OPENMPS_REPLAYS", "200"))
 """More of both are asked for by the environment, with ``--timeout 0``."""
 BLOCK = 200

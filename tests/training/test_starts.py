@@ -122,7 +122,8 @@ def test_a_full_disk_before_the_first_checkpoint_changes_nothing_of_the_run(tmp_
     outcome = _outcome(whole.path)
     assert strike.first[place]
     for call in range(1, strike.first[place] + 1):
-        for lasting in (False, True):
+        # A file that does not reach the disk is as one that is not written: one of both ways by turns.
+        for lasting in (call % 2 == 0,) if place == "fsync" else (False, True):
             run = _made(tmp_path / f"{call}, {lasting}")
             full = Strike(place, call, lambda: OSError(28, "No space left on device"), lasting)
             with full.on(run.path), pytest.raises(MPSFileError, match="No space left"):
