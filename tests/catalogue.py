@@ -33,6 +33,7 @@ from openmps.kernels import slice as slice_kernels
 from openmps.kernels import softmax as softmax_kernels
 from openmps.kernels import upsampling as upsampling_kernels
 from openmps.kernels.convolution import binary as binary_kernels
+from openmps.kernels.image_filters import arithmetic as image_arithmetic
 from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer
 from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
 from openmps.metal.device import MTLDevice
@@ -45,6 +46,7 @@ from samples.dropout import DROPOUTS
 from samples.gram_matrix import GRAM_MATRICES
 from samples.grid_sample import GRIDS
 from samples.group_normalization import GROUP_NORMALIZATIONS, INSTANCE_NORMALIZATIONS
+from samples.image_filters import FILTERS
 from samples.loss import DETECTORS, FORWARD_LOSSES, INITIAL_GRADIENTS, LOSS_GRADIENTS, LOSSES
 from samples.matrix import FIRST_OF_KIND, summing
 from samples.neuron import NEURON_CLASSES, NEURONS
@@ -180,9 +182,14 @@ STAGES: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
 """The other stages of batch normalization; tests/kernels/test_batch_normalization.py holds their numbers."""
 
 IMAGE_FILTERS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
-    kind: kind for kind in (image_scale_kernels.MPSImageBilinearScale, image_scale_kernels.MPSImageLanczosScale)
+    **{kind: kind for kind in (image_scale_kernels.MPSImageBilinearScale, image_scale_kernels.MPSImageLanczosScale)},
+    **{kind: samples[0].make for kind, samples in FILTERS.items()},
 }
-"""Every filter of pictures, whose destination is always given; tests/kernels/test_image_scale.py holds its numbers."""
+"""Every filter of pictures, whose destination is always given.
+
+The numbers of scales are in tests/kernels/test_image_scale.py, those of the others in test_image_filters.py, which
+takes the samples of samples/image_filters.py.
+"""
 
 MATRIX_KERNELS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
     **{
@@ -221,7 +228,7 @@ ABSTRACT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
     upsampling_kernels.MPSCNNUpsamplingGradient: (
         lambda device: upsampling_kernels.MPSCNNUpsamplingGradient(device, 1, 1)
     ),
-    image_scale_kernels.MPSUnaryImageKernel: image_scale_kernels.MPSUnaryImageKernel,
+    image_arithmetic.MPSImageArithmetic: image_arithmetic.MPSImageArithmetic,
     image_scale_kernels.MPSImageScale: image_scale_kernels.MPSImageScale,
     random_kernels.MPSMatrixRandom: random_kernels.MPSMatrixRandom,
     optimizer_kernels.MPSNNOptimizer: lambda device: optimizer_kernels.MPSNNOptimizer(
@@ -232,7 +239,7 @@ ABSTRACT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
 
 WITHOUT_INITIALIZER: frozenset[type[MPSKernel]] = frozenset((
     arithmetic_kernels.MPSCNNArithmetic, arithmetic_kernels.MPSCNNArithmeticGradient, reduce_kernels.MPSNNReduceUnary,
-    reduce_kernels.MPSNNReduceBinary, random_kernels.MPSMatrixRandom,
+    reduce_kernels.MPSNNReduceBinary, random_kernels.MPSMatrixRandom, image_arithmetic.MPSImageArithmetic,
 ))  # fmt: skip
 """Those whose headers say that they cannot be made."""
 

@@ -32,6 +32,7 @@ from openmps.types import MPSDataType
 from recurrent_layers import empty, run
 from recurrent_layers import matrices as listed
 from samples.batch_normalization import ChannelSource, rows
+from samples.image_filters import FILTERS
 from samples.matrix import FIRST_OF_KIND
 
 Array = np.ndarray
@@ -104,6 +105,15 @@ def scaled(bench: Bench, kernel: Any) -> list[Array]:
     source, destination = bench.image(drawn("picture", (1, 3, 5, 4))), bench.empty((1, 3, 7, 9))
     command_buffer = bench.command_buffer()
     kernel.encode(command_buffer, source, destination)
+    finish(command_buffer)
+    return [numbers(destination)]
+
+
+def filtered(bench: Bench, kernel: Any) -> list[Array]:
+    sample = FILTERS[type(kernel)][0]
+    destination = bench.empty((1, *sample.destination))
+    command_buffer = bench.command_buffer()
+    kernel.encode(command_buffer, *map(bench.image, sample.sources()), destination)
     finish(command_buffer)
     return [numbers(destination)]
 
@@ -184,6 +194,7 @@ EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     **dict.fromkeys(ACCUMULATORS, updated),
     **dict.fromkeys(_STAGES.values(), normalized),
     **dict.fromkeys((MPSImageBilinearScale, MPSImageLanczosScale), scaled),
+    **dict.fromkeys(FILTERS, filtered),
     MPSImageCopyToMatrix: copied_to_matrix,
     MPSMatrixCopyToImage: copied_to_image,
     **dict.fromkeys((MPSMatrixRandomMTGP32, MPSMatrixRandomPhilox), drawn_at_random),

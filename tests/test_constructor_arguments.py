@@ -34,6 +34,9 @@ READ_AS = {
     "MPSCNNConvolutionGradient.weights": "data_source",
     "MPSCNNConvolutionTransposeGradient.weights": "data_source",
     "ArrayConvolutionDataSource.biases": "bias_terms",
+    "src_alpha": "source_alpha",
+    "dest_alpha": "destination_alpha",
+    "linear_gray_color_transform": "transform",
     # Other forms of an argument that has its name.
     "integer_scale_factor_x": "scale_factor_x",
     "integer_scale_factor_y": "scale_factor_y",

@@ -20,6 +20,10 @@ from openmps.core.image.temporary import MPSTemporaryImage as MPSTemporaryImage
 from openmps.core.kernel.base import MPSKernel as MPSKernel
 from openmps.core.kernel.binary import MPSCNNBinaryKernel as MPSCNNBinaryKernel
 from openmps.core.kernel.gradient import MPSCNNGradientKernel as MPSCNNGradientKernel
+from openmps.core.kernel.image_filter import (
+    MPSBinaryImageKernel as MPSBinaryImageKernel,
+    MPSUnaryImageKernel as MPSUnaryImageKernel,
+)
 from openmps.core.kernel.matrices import (
     MPSMatrixBinaryKernel as MPSMatrixBinaryKernel,
     MPSMatrixUnaryKernel as MPSMatrixUnaryKernel,
@@ -293,11 +297,24 @@ from openmps.kernels.image_copy import (
     MPSImageCopyToMatrix as MPSImageCopyToMatrix,
     MPSMatrixCopyToImage as MPSMatrixCopyToImage,
 )
+from openmps.kernels.image_filters import (
+    MPSImageAdd as MPSImageAdd,
+    MPSImageArithmetic as MPSImageArithmetic,
+    MPSImageConversion as MPSImageConversion,
+    MPSImageDivide as MPSImageDivide,
+    MPSImageMultiply as MPSImageMultiply,
+    MPSImageSubtract as MPSImageSubtract,
+    MPSImageThresholdBinary as MPSImageThresholdBinary,
+    MPSImageThresholdBinaryInverse as MPSImageThresholdBinaryInverse,
+    MPSImageThresholdToZero as MPSImageThresholdToZero,
+    MPSImageThresholdToZeroInverse as MPSImageThresholdToZeroInverse,
+    MPSImageThresholdTruncate as MPSImageThresholdTruncate,
+    MPSImageTranspose as MPSImageTranspose,
+)
 from openmps.kernels.image_scale import (
     MPSImageBilinearScale as MPSImageBilinearScale,
     MPSImageLanczosScale as MPSImageLanczosScale,
     MPSImageScale as MPSImageScale,
-    MPSUnaryImageKernel as MPSUnaryImageKernel,
 )
 from openmps.kernels.loss import (
     MPSCNNLoss as MPSCNNLoss,
@@ -478,6 +495,7 @@ from openmps.training.normalization_sources import (
 )
 from openmps.training.source_makers import TrainableDataSources as TrainableDataSources
 from openmps.types import (
+    MPSAlphaType as MPSAlphaType,
     MPSAliasingStrategy as MPSAliasingStrategy,
     MPSCNNBatchNormalizationFlags as MPSCNNBatchNormalizationFlags,
     MPSCNNBinaryConvolutionFlags as MPSCNNBinaryConvolutionFlags,

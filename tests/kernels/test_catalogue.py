@@ -25,9 +25,9 @@ from encoding import Bench, encode
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
+from openmps.core.kernel.image_filter import MPSUnaryImageKernel
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.errors import MPSTypeError
-from openmps.kernels.image_scale import MPSUnaryImageKernel
 from openmps.kernels.optimizers import MPSNNOptimizer
 from openmps.runtime.devices import mtl_device
 

@@ -12,12 +12,12 @@ import torch
 from encoding import FLOAT16, UNORM8, Bench, finish, numbers
 from helpers import assert_close
 from measured import note_error
+from openmps.core.kernel.image_filter import MPSUnaryImageKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.image_scale import (
     MPSImageBilinearScale,
     MPSImageLanczosScale,
     MPSImageScale,
-    MPSUnaryImageKernel,
 )
 from openmps.runtime.devices import mtl_device
 from openmps.types import (
@@ -276,8 +276,8 @@ def test_images_that_are_missing_or_wrong() -> None:
         kernel.encode(command_buffer, image, bench.empty((1, 4, 3, 3)), source_texture=image)
     with pytest.raises(MPSArgumentError, match="^MPSImageLanczosScale 'l': destination_image must not share memory"):
         kernel.encode(command_buffer, image, image)
-    with pytest.raises(MPSArgumentError, match="^MPSImageLanczosScale 'l': destination_image must have at least 4"):
-        kernel.encode(command_buffer, image, bench.empty((1, 3, 3, 3)))
+    with pytest.raises(MPSArgumentError, match="^MPSImageLanczosScale 'l': destination_image must have at least 5"):
+        kernel.encode(command_buffer, bench.empty((1, 5, 3, 3)), bench.empty((1, 3, 3, 3)))
     with pytest.raises(MPSArgumentError, match="^MPSImageLanczosScale 'l': edge_mode must be ZERO or CLAMP"):
         kernel.edge_mode = MPSImageEdgeMode.MIRROR
     with pytest.raises(MPSTypeError, match="^MPSImageLanczosScale 'l': offset must be an MPSOffset"):

@@ -31,6 +31,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Several GPUs and machines": "distributed.md"},
             {"Weight updates": "weight_updates.md"},
             {"Padding": "padding.md"},
+            {"Image filters": "image_filters.md"},
             {"Matrices": "matrices.md"},
             {"Recurrent layers": "recurrent.md"},
             {"View": "view.md"},

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
-from openmps.checks import of_kind
-from openmps.core.image.batch import as_batch
-from openmps.core.image.image import MPSImage
-from openmps.core.kernel.arguments import single
 from openmps.core.kernel.configuration import KernelProperty
+from openmps.core.kernel.image_filter import MPSUnaryImageKernel
 from openmps.core.kernel.lowering_context import LoweringContext
-from openmps.core.kernel.unary import OneSource
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.device import MTLDevice
 from openmps.ops.geometry import Axis
 from openmps.ops.op import Value
 from openmps.ops.resample.image_scale import ScaleFilter, ScaleImage, Scaling
@@ -34,50 +29,6 @@ def _transform(who: str, argument: str, value: MPSScaleTransform | None) -> MPSS
         rule = f"must be finite, its scales not 0 but at least {_LEAST_SCALE} in magnitude"
         raise MPSArgumentError(who, argument, rule, value)
     return value
-
-
-class MPSUnaryImageKernel(OneSource):
-    """A filter that makes one picture of another (MPSImageKernel.h, macOS 10.13).
-
-    Textures of the framework are images here. The destination is always given: there is no padding policy to size it.
-    """
-
-    def encode(
-        self,
-        command_buffer: CommandBuffer,
-        source_image: MPSImage | None = None,
-        destination_image: MPSImage | None = None,
-        *,
-        source_texture: MPSImage | None = None,
-        destination_texture: MPSImage | None = None,
-    ) -> None:
-        """Record the filter: the clip rectangle of the destination is filled with the properties as they stand.
-
-        ``source_texture`` and ``destination_texture`` are other names for the two images, which must be two.
-        """
-        source = self._named("source", source_image, source_texture)
-        destination = self._named("destination", destination_image, destination_texture)
-        self._run(command_buffer, (source,), destination)
-
-    def encode_batch(
-        self, command_buffer: CommandBuffer, source_images: Sequence[MPSImage], destination_images: Sequence[MPSImage]
-    ) -> None:
-        """Record the filter for a batch of images, as one operation; the framework has no such method."""
-        source = as_batch(self.name, "source_images", source_images)
-        self._run(command_buffer, (source,), as_batch(self.name, "destination_images", destination_images))
-
-    def _named(self, name: str, image: MPSImage | None, texture: MPSImage | None) -> MPSImage:
-        """The image that was passed under one of its two names."""
-        if image is not None and texture is not None:
-            rule = f"must not be given beside {name}_texture: they are two names for one"
-            raise MPSTypeError(self.name, f"{name}_image", rule)
-        if texture is not None:
-            return single(self.name, f"{name}_texture", texture)
-        return single(self.name, f"{name}_image", image)
-
-    def source_region(self, destination_size: MTLSize) -> MPSRegion:
-        """The region of the source that an encode into a destination of this size reads; see the filters."""
-        raise MPSTypeError(self.name, "source_region", "is not offered by this base class", None, "Use a filter")
 
 
 class MPSImageScale(MPSUnaryImageKernel):
@@ -114,20 +65,14 @@ class MPSImageScale(MPSUnaryImageKernel):
         Raises:
             MPSArgumentError: There is no `scale_transform`: the region is the whole source then, whatever its size.
         """
-        of_kind(self.name, "destination_size", destination_size, MTLSize)
         kind, transform = self._filter, self.scale_transform
         if kind is None:
-            return super().source_region(destination_size)
+            raise MPSTypeError(self.name, "source_region", "is not offered by this base class", None, "Use a filter")
+        size = self._written_size(destination_size)
         if transform is None:
             rule = "must be set to tell the region: without it the whole source is read"
             raise MPSArgumentError(self.name, "scale_transform", rule, None)
-        clip = self.clip_rect
-        width = min(clip.size.width, destination_size.width - clip.origin.x)
-        height = min(clip.size.height, destination_size.height - clip.origin.y)
-        if width < 1 or height < 1:
-            rule = f"must overlap the destination of {destination_size.width}x{destination_size.height} pixels"
-            raise MPSArgumentError(self.name, "clip_rect", rule, clip)
-        x, y = Axis(1, width, offset=self.offset.x), Axis(1, height, offset=self.offset.y)
+        x, y = Axis(1, size.width, offset=self.offset.x), Axis(1, size.height, offset=self.offset.y)
         columns, rows = self._scalings(transform, x, y)
         (left, right), (top, bottom) = columns.region(kind), rows.region(kind)
         return MPSRegion(MPSOrigin(left, top, 0.0), MPSSize(right - left, bottom - top, 1.0))
@@ -138,7 +83,8 @@ class MPSImageScale(MPSUnaryImageKernel):
         source, whole = at.sources[0].extent, at.destination
         fitted = MPSScaleTransform(whole.width / source.width, whole.height / source.height)
         columns, rows = self._scalings(self.scale_transform or fitted, at.window.x, at.window.y)
-        return ScaleImage(rows, columns, self._filter, at.edge_mode)(images[0])
+        made = ScaleImage(rows, columns, self._filter, at.edge_mode)(images[0])
+        return self._components(at, made, at.sources[0].channels)
 
     def _scalings(self, transform: MPSScaleTransform, x: Axis, y: Axis) -> tuple[Scaling, Scaling]:
         """Columns and rows."""

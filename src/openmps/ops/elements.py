@@ -14,7 +14,7 @@ from torch import Tensor
 
 from openmps.checks import Shown
 from openmps.ops import triton
-from openmps.ops.geometry import Window, read, read_adjoint
+from openmps.ops.geometry import Window, empty_image, read, read_adjoint
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 from openmps.types import MPSImageFeatureChannelFormat as Format
@@ -27,6 +27,8 @@ DTYPES: dict[Format, torch.dtype] = {
 }
 """The type of an element as it is stored."""
 
+COMPONENTS = 4
+"""Channels of a texture at most: red, green, blue, alpha."""
 _UNORM_MAXIMUM = {Format.UNORM8: 255, Format.UNORM16: 65535}
 
 
@@ -59,6 +61,19 @@ def encode(values: Tensor, channel_format: Format) -> Tensor:
         return values.to(DTYPES[channel_format])
     scaled = torch.nan_to_num(values.to(torch.float32), nan=0.0).clamp_(0.0, 1.0).mul_(maximum).round_()
     return scaled.to(torch.int32).to(DTYPES[channel_format])
+
+
+def components(x: Tensor, count: int) -> Tensor:
+    """``count`` components of a texture ``[N, C, H, W]``: those that it lacks read 0, the fourth one, alpha, 1."""
+    channels = x.shape[1]
+    if count <= channels:
+        return x[:, :count]
+    whole = empty_image(x, count, (x.shape[2], x.shape[3]))
+    whole[:, :channels] = x
+    whole[:, channels:] = 0.0
+    if channels < COMPONENTS <= count:
+        whole[:, COMPONENTS - 1] = 1.0
+    return whole
 
 
 def unshared(result: Tensor, operand: Tensor) -> Tensor:
@@ -97,6 +112,12 @@ class Channels(_Storage):
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
         """See the class."""
         return operands[0][:, self.first : self.first + self.count]
+
+
+class Components(_Storage, of=components):
+    """`components` of a picture."""
+
+    count: int
 
 
 class Crop(_Storage):

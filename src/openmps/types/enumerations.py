@@ -48,6 +48,14 @@ class MPSImageFeatureChannelFormat(IntEnum, metaclass=NamedMembers):
     COUNT = 6  # 5 before macOS 10.15
 
 
+class MPSAlphaType(IntEnum, metaclass=NamedMembers):
+    """What the fourth component of a texture's pixels is to its colours (MPSImageTypes.h, macOS 10.13)."""
+
+    NON_PREMULTIPLIED = 0  # how much of the colour shows; colours are not multiplied with it
+    ALPHA_IS_ONE = 1  # 1, whatever is stored
+    PREMULTIPLIED = 2  # colours are multiplied with it
+
+
 class MPSDataType(IntEnum, metaclass=NamedMembers):
     """The type of an element of a buffer, vector or matrix (MPSCoreTypes.h, macOS 10.13).
 

@@ -437,7 +437,9 @@ class Stack(View[Shape]):
             if part.is_whole and not part.block.is_allocated and target.covers(self.extent):
                 part.block.adopt(piece.clone() if is_shared else piece)
             else:
-                _paste(part, piece, target)
+                room = part.tensor()
+                is_same = is_shared and piece.untyped_storage().data_ptr() == room.untyped_storage().data_ptr()
+                _paste(room, piece.clone() if is_same else piece, target)  # a part may be moved within an image
 
     def take(self, value: Tensor | None, *, is_shared: bool) -> None:
         """Store the elements of all images; nothing where nothing was computed."""
@@ -453,10 +455,10 @@ class Stack(View[Shape]):
         return any(mine.overlaps(theirs) for mine in self.parts for theirs in other.parts)
 
 
-def _paste(part: Storage, stored: Tensor, target: Target) -> None:
+def _paste(room: Tensor, stored: Tensor, target: Target) -> None:
     channels = slice(target.channel, target.channel + target.channels)
     rows, columns = slice(target.y, target.y + target.height), slice(target.x, target.x + target.width)
-    part.tensor()[:, channels, rows, columns].copy_(stored)
+    room[:, channels, rows, columns].copy_(stored)
 
 
 def gather(parts: Sequence[Tensor]) -> Tensor:

@@ -184,8 +184,12 @@ class ImageKernel(PlannedKernel):
         destination_states: MPSStateBatch | None = None,
         make_state: bool | None = None,
         asked: Hashable = None,
+        is_in_place: bool = False,
     ) -> tuple[Images, MPSStateBatch | None]:
-        """The encode path. ``make_state`` True or False asks for a temporary or a permanent result state."""
+        """The encode path. ``make_state`` True or False asks for a temporary or a permanent result state.
+
+        ``is_in_place`` says that the destination is a source, on purpose: it keeps its reads.
+        """
         if make_state is not None and make_state is not True and make_state is not False:
             make_state = flag(self.name, "destination_state_is_temporary", make_state)
         if make_state is not None and destination_states is not None:
@@ -208,7 +212,7 @@ class ImageKernel(PlannedKernel):
                 _part(each, first, plan.images) for each, first in zip(sources, plan.first_images, strict=True)
             )
             output = _part(destination, plan.first_destination_image, plan.images * self._results_per_image)
-        for stack in () if self._in_place else inputs:
+        for stack in () if self._in_place or is_in_place else inputs:
             if output.overlaps(stack):
                 rule, got = "must not share memory with a source", "an image that is both"
                 raise MPSArgumentError(self.name, self._destination_argument, rule, got, "Encode into another image")
@@ -217,7 +221,8 @@ class ImageKernel(PlannedKernel):
             destination_states = self._new_states(command_buffer if make_state else None, sources[0], shapes[0])
         self._record(command_buffer, plan, inputs, output, source_states, destination_states)
         for images in sources:
-            images.count_read()
+            if not is_in_place or images is not destination:
+                images.count_read()
         if source_states is not None:
             for state in source_states.counted():
                 state.count_read()

@@ -160,6 +160,13 @@ _ARGUMENTS: dict[type, Callable[[Any, StandIns], dict[str, Any]]] = {
 }  # fmt: skip
 """Where the arguments are not attributes of the same names."""
 
+_SHOWN_AS: Mapping[str, tuple[str, ...]] = {
+    "dest_alpha": ("destination_alpha",),
+    "linear_gray_color_transform": ("transform", "color_transform"),
+    "src_alpha": ("source_alpha",),
+}
+"""Arguments of filters that the framework shows as properties of other names."""
+
 _OTHER_PROPERTIES: dict[type, tuple[frozenset[str], frozenset[str]]] = {
     MPSCNNConvolutionDescriptor: (frozenset({"batch_normalization"}), frozenset({"neuron"})),
 }
@@ -191,7 +198,7 @@ def arguments(thing: Any, stand_ins: StandIns) -> dict[str, Any]:
 
 def _read_back(thing: Any, name: str) -> Any:
     """An argument of the constructor, which a gradient kernel shows as a property of its forward source."""
-    for attribute in (name, f"secondary_{name}"):
+    for attribute in (name, f"secondary_{name}", *_SHOWN_AS.get(name, ())):
         if hasattr(thing, attribute):
             return getattr(thing, attribute)
     raise MPSTypeError("MPSKeyedArchiver", type(thing).__name__, f"cannot be archived: its {name} cannot be read", None)

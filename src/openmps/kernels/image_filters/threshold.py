@@ -1,0 +1,121 @@
+"""Thresholds of pictures (MPSImageThreshold.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from openmps.checks import number
+from openmps.core.kernel.configuration import Fixed
+from openmps.core.kernel.image_filter import MPSUnaryImageKernel
+from openmps.core.kernel.lowering_context import LoweringContext
+from openmps.kernels.image_filters.gray import GRAY_WEIGHTS, gray_weights
+from openmps.metal.device import MTLDevice
+from openmps.ops.elements import COMPONENTS
+from openmps.ops.image.colour import Gray, Spread
+from openmps.ops.image.threshold import Threshold, Thresholding
+from openmps.ops.op import Value
+
+
+class _Threshold(MPSUnaryImageKernel):
+    """What the five thresholds share.
+
+    v is the number of a source of one channel, else the gray value of `transform`. A destination of several channels
+    gets the result in red, green and blue, and 1 in alpha.
+    """
+
+    _most_channels = COMPONENTS
+    _thresholding: ClassVar[Thresholding]
+
+    threshold_value = Fixed[float]("What v is compared with: equal is not above it.")
+    transform = Fixed[tuple[float, float, float]](
+        "Weights of red, green and blue in the gray value; 0.299, 0.587, 0.114 unless given.", GRAY_WEIGHTS
+    )
+
+    def _set(
+        self, threshold_value: float, transform: Sequence[float] | None, maximum_value: float | None = None
+    ) -> None:
+        weights = gray_weights(self.name, "linear_gray_color_transform", transform)
+        self._change(threshold_value=number(self.name, "threshold_value", threshold_value), transform=weights)
+        if maximum_value is not None:
+            self._change(maximum_value=number(self.name, "maximum_value", maximum_value))
+
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        largest: float = getattr(self, "maximum_value", 0.0)
+        value = Gray(self.transform)(at.read(images[0]))
+        return Spread(at.target.channels)(Threshold(self._thresholding, self.threshold_value, largest)(value))
+
+
+class _Binary(_Threshold):
+    """A threshold whose result has two values."""
+
+    maximum_value = Fixed[float]("The value that is not 0.")
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        threshold_value: float,
+        maximum_value: float,
+        linear_gray_color_transform: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(device)
+        self._set(threshold_value, linear_gray_color_transform, maximum_value)
+
+
+class _Cut(_Threshold):
+    """A threshold whose result has v itself on one side."""
+
+    def __init__(
+        self, device: MTLDevice, threshold_value: float, linear_gray_color_transform: Sequence[float] | None = None
+    ) -> None:
+        super().__init__(device)
+        self._set(threshold_value, linear_gray_color_transform)
+
+
+class MPSImageThresholdBinary(_Binary):
+    """`maximum_value` where v > `threshold_value`, else 0 (MPSImageThreshold.h, macOS 10.13).
+
+    v is the number of a source of one channel, else ``transform . (R, G, B)``. A destination of several channels gets
+    the result in red, green and blue, and 1 in alpha.
+
+    Raises:
+        MPSArgumentError: In an encode, a source or a destination has more than 4 channels.
+    """
+
+    _thresholding = Thresholding.BINARY
+
+
+class MPSImageThresholdBinaryInverse(_Binary):
+    """0 where v > `threshold_value`, else `maximum_value` (MPSImageThreshold.h, macOS 10.13).
+
+    v and the channels are those of `MPSImageThresholdBinary`.
+    """
+
+    _thresholding = Thresholding.BINARY_INVERSE
+
+
+class MPSImageThresholdTruncate(_Cut):
+    """`threshold_value` where v > `threshold_value`, else v (MPSImageThreshold.h, macOS 10.13).
+
+    v and the channels are those of `MPSImageThresholdBinary`: of colours the gray value is stored.
+    """
+
+    _thresholding = Thresholding.TRUNCATE
+
+
+class MPSImageThresholdToZero(_Cut):
+    """v where v > `threshold_value`, else 0 (MPSImageThreshold.h, macOS 10.13).
+
+    v and the channels are those of `MPSImageThresholdBinary`: of colours the gray value is stored.
+    """
+
+    _thresholding = Thresholding.TO_ZERO
+
+
+class MPSImageThresholdToZeroInverse(_Cut):
+    """0 where v > `threshold_value`, else v (MPSImageThreshold.h, macOS 10.13).
+
+    v and the channels are those of `MPSImageThresholdBinary`: of colours the gray value is stored.
+    """
+
+    _thresholding = Thresholding.TO_ZERO_INVERSE

@@ -1,0 +1,115 @@
+"""Thresholds, arithmetic and conversion of pictures: the digits of the framework, borders of formulas, misuse."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import openmps as mps
+from encoding import UNORM8, Bench, finish, numbers
+from openmps.errors import MPSArgumentError, MPSTypeError
+
+CPU = mps.mtl_device("cpu")
+BENCH = Bench(CPU)
+FLT_MAX = float(np.finfo(np.float32).max)
+
+
+def _row(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float64).reshape(1, 1, 1, -1)
+
+
+def _of(kernel: Any, *rows: np.ndarray, shape: tuple[int, ...] | None = None, channel_format: Any = None) -> Any:
+    made = rows[0].shape if shape is None else shape
+    destination = BENCH.empty(made, *([] if channel_format is None else [channel_format]))
+    command_buffer = BENCH.command_buffer()
+    kernel.encode(command_buffer, *map(BENCH.image, rows), destination)
+    finish(command_buffer)
+    return numbers(destination)
+
+
+def test_addition_as_a_device_computes_it() -> None:
+    kernel = mps.MPSImageAdd(CPU)
+    kernel.primary_scale = 2.0
+    assert _of(kernel, _row(1, 2, 3, 4), _row(10, 20, 30, 40)).ravel().tolist() == [12, 24, 36, 48]
+
+
+def test_arithmetic_defaults_and_what_is_beyond_numbers() -> None:
+    kernel: Any = mps.MPSImageDivide(CPU)
+    assert (kernel.primary_scale, kernel.secondary_scale, kernel.bias) == (1.0, 1.0, 0.0)
+    assert (kernel.minimum_value, kernel.maximum_value) == (-FLT_MAX, FLT_MAX)
+    assert kernel.primary_stride_in_pixels == kernel.secondary_stride_in_pixels == mps.MTLSize(1, 1, 1)
+    found = _of(kernel, _row(1, -1, 0, 6), _row(0, 0, 0, 2)).ravel()
+    assert found[:2].tolist() == [FLT_MAX, -FLT_MAX]
+    assert math.isnan(found[2])
+    assert found[3] == 3.0
+
+
+@pytest.mark.parametrize(("strides", "expected"), [((0, 1), [[11, 11], [23, 23]]), ((1, 0), [[11, 12], [21, 22]])])
+def test_strides_repeat_a_column_or_a_row(strides: tuple[int, int], expected: list[list[float]]) -> None:
+    kernel = mps.MPSImageAdd(CPU)
+    kernel.primary_stride_in_pixels = mps.MTLSize(*strides, 0)
+    x = np.array([[1.0, 2], [3, 4]]).reshape(1, 1, 2, 2)
+    y = np.array([[10.0, 10], [20, 20]]).reshape(1, 1, 2, 2)
+    assert _of(kernel, x, y)[0, 0].tolist() == expected
+
+
+def test_strides_of_both_repeat_one_pixel() -> None:
+    kernel = mps.MPSImageAdd(CPU)
+    kernel.primary_stride_in_pixels = kernel.secondary_stride_in_pixels = mps.MTLSize(0, 0, 1)
+    assert _of(kernel, _row(1, 2), _row(3, 4)).ravel().tolist() == [4, 4]
+
+
+def test_a_threshold_is_strict_and_colours_become_gray() -> None:
+    kernel = mps.MPSImageThresholdToZero(CPU, 0.5)
+    assert kernel.transform == (0.299, 0.587, 0.114)
+    assert _of(kernel, _row(0.5, 0.75, math.nan)).ravel().tolist() == [0.0, 0.75, 0.0]
+    red = np.array([1.0, 0, 0, 0.25]).reshape(1, 4, 1, 1)
+    found = _of(mps.MPSImageThresholdToZero(CPU, 0.25), red).ravel()
+    np.testing.assert_allclose(found, [0.299, 0.299, 0.299, 1.0], rtol=1e-6)
+
+
+def test_a_red_green_source_has_no_blue() -> None:
+    kernel = mps.MPSImageThresholdTruncate(CPU, 2.0, [0.5, 0.25, 100.0])
+    assert _of(kernel, np.ones((1, 2, 1, 1)), shape=(1, 1, 1, 1)).item() == 0.75
+
+
+def test_conversion_defaults_and_formats() -> None:
+    kernel = mps.MPSImageConversion(CPU)
+    one = mps.MPSAlphaType.ALPHA_IS_ONE
+    assert (kernel.source_alpha, kernel.destination_alpha, kernel.background_color) == (one, one, None)
+    assert _of(kernel, _row(0.2, 1.5), channel_format=UNORM8).ravel().tolist() == [np.float32(51 / 255), 1.0]
+
+
+def test_a_colour_without_alpha_is_black() -> None:
+    kinds = mps.MPSAlphaType.PREMULTIPLIED, mps.MPSAlphaType.NON_PREMULTIPLIED
+    found = _of(mps.MPSImageConversion(CPU, *kinds), np.array([0.0, 0.5, 0, 0]).reshape(1, 4, 1, 1))
+    assert found.ravel().tolist() == [0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mps.MPSImageThresholdBinary(CPU, math.nan, 1.0), "threshold_value must be a number"),
+        (lambda: mps.MPSImageThresholdBinary(CPU, 0.5, 1.0, [1.0]), "_transform must be three numbers"),
+        (lambda: mps.MPSImageConversion(CPU, 7), "src_alpha must be one of NON_PREMULTIPLIED"),
+        (lambda: mps.MPSImageConversion(CPU, 0, 1, [1.0, math.inf, 0.0]), "background_color must be a finite number"),
+        (lambda: mps.MPSImageConversion(CPU, 0, 1, None, object()), "conversion_info must be None"),
+        (lambda: mps.MPSImageArithmetic(CPU), "device makes no kernel of this base class"),
+        (lambda: setattr(mps.MPSImageAdd(CPU), "primary_stride_in_pixels", mps.MTLSize(2, 1, 1)), "must be 0"),
+        (lambda: setattr(mps.MPSImageAdd(CPU), "secondary_stride_in_pixels", (1, 1, 1)), "must be an MTLSize"),
+        (lambda: setattr(mps.MPSImageThresholdTruncate(CPU, 0.5), "transform", (1.0, 0.0, 0.0)), "transform"),
+    ],
+)  # fmt: skip
+def test_misuse(call: Any, message: str) -> None:
+    with pytest.raises((MPSArgumentError, MPSTypeError, AttributeError), match=message):
+        call()
+
+
+def test_limits_that_exclude_everything() -> None:
+    kernel = mps.MPSImageAdd(CPU)
+    kernel.minimum_value, kernel.maximum_value = 1.0, 0.0
+    with pytest.raises(MPSArgumentError, match=r"^MPSImageAdd: minimum_value must not be above maximum_value, 0.0"):
+        _of(kernel, _row(1.0), _row(1.0))

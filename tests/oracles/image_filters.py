@@ -1,0 +1,76 @@
+"""Filters of pictures, as loops over windows: `Reading`s say where they lie, results are float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oracles.geometry import Axis, gather
+
+GRAY = (0.299, 0.587, 0.114)
+
+
+def windows(x: np.ndarray, rows: Axis, columns: Axis, edge: int) -> np.ndarray:
+    """Every tap of every window: [N, C, rows, columns, taps down, taps across]."""
+    return gather(x, rows, columns, edge)
+
+
+def gray(x: np.ndarray, weights: tuple[float, float, float] = GRAY) -> np.ndarray:
+    if x.shape[1] == 1:
+        return x
+    total = np.zeros_like(x[:, :1])
+    for channel in range(min(3, x.shape[1])):
+        total += weights[channel] * x[:, channel : channel + 1]
+    return total
+
+
+def spread(value: np.ndarray, channels: int) -> np.ndarray:
+    """A gray value as a pixel of so many channels."""
+    planes = [value] * min(channels, 3) + [np.ones_like(value)] * (channels == 4)
+    return np.concatenate(planes, axis=1)
+
+
+def threshold(kind: str, v: np.ndarray, limit: float, largest: float = 0.0) -> np.ndarray:
+    result = np.zeros_like(v)
+    for place in np.ndindex(v.shape):
+        above, other = {
+            "Binary": (largest, 0.0),
+            "BinaryInverse": (0.0, largest),
+            "Truncate": (limit, v[place]),
+            "ToZero": (v[place], 0.0),
+            "ToZeroInverse": (0.0, v[place]),
+        }[kind]
+        result[place] = above if v[place] > limit else other
+    return result
+
+
+def convert_alpha(x: np.ndarray, source: str, result: str, background: tuple[float, float, float]) -> np.ndarray:
+    made = np.array(x)
+    for n, y, c in np.ndindex(x.shape[0], x.shape[2], x.shape[3]):
+        *colour, alpha = x[n, :, y, c]
+        if source == "ALPHA_IS_ONE":
+            alpha = 1.0
+        straight = list(colour)
+        if source == "PREMULTIPLIED":
+            straight = [0.0 if alpha == 0.0 else each / alpha for each in colour]
+        if result == "NON_PREMULTIPLIED":
+            made[n, :, y, c] = [*straight, alpha]
+        elif result == "PREMULTIPLIED":
+            made[n, :, y, c] = [*(each if source == "PREMULTIPLIED" else each * alpha for each in colour), alpha]
+        else:
+            weighted = colour if source == "PREMULTIPLIED" else [each * alpha for each in colour]
+            made[n, :, y, c] = [*(a + (1.0 - alpha) * b for a, b in zip(weighted, background, strict=True)), 1.0]
+    return made
+
+
+def arithmetic(kind: str, x: np.ndarray, y: np.ndarray, scales: tuple[float, float], bias: float) -> np.ndarray:
+    p, q = scales[0] * x, scales[1] * y
+    how = {"Add": np.add, "Subtract": np.subtract, "Multiply": np.multiply, "Divide": np.divide}
+    return how[kind](p, q) + bias
+
+
+def textured(x: np.ndarray, channels: int) -> np.ndarray:
+    """The components of a texture: 0 where there is none, 1 in the place of a fourth one."""
+    made = np.zeros((x.shape[0], channels, *x.shape[2:]))
+    for channel in range(channels):
+        made[:, channel] = x[:, channel] if channel < x.shape[1] else float(channel == 3)
+    return made
