@@ -111,9 +111,9 @@ def scaled(bench: Bench, kernel: Any) -> list[Array]:
 
 def filtered(bench: Bench, kernel: Any) -> list[Array]:
     sample = FILTERS[type(kernel)][0]
-    destination = bench.empty((1, *sample.destination))
+    destination = bench.empty((1, *sample.destination), sample.stored_as)
     command_buffer = bench.command_buffer()
-    kernel.encode(command_buffer, *map(bench.image, sample.sources()), destination)
+    kernel.encode(command_buffer, *(bench.image(each, sample.stored_as) for each in sample.sources()), destination)
     finish(command_buffer)
     return [numbers(destination)]
 

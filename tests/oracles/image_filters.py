@@ -74,3 +74,44 @@ def textured(x: np.ndarray, channels: int) -> np.ndarray:
     for channel in range(channels):
         made[:, channel] = x[:, channel] if channel < x.shape[1] else float(channel == 3)
     return made
+
+
+def correlate(taps: np.ndarray, weights: np.ndarray, bias: float = 0.0) -> np.ndarray:
+    """`taps` are those of `windows`; the weights lie on them unflipped."""
+    result = np.full(taps.shape[:4], float(bias))
+    for v, u in np.ndindex(weights.shape):
+        result += weights[v, u] * taps[..., v, u]
+    return result
+
+
+def triangle(size: int) -> np.ndarray:
+    m = (size - 1) // 2
+    return np.array([(m + 1 - abs(i)) / (m + 1) ** 2 for i in range(-m, m + 1)])
+
+
+def bell(sigma: float) -> np.ndarray:
+    q = int(np.ceil(3.7 * sigma))
+    weights = np.array([np.exp(-(i**2) / (2 * sigma**2)) for i in range(-q, q + 1)])
+    return weights / weights.sum()
+
+
+def sobel(taps: np.ndarray) -> np.ndarray:
+    across = np.array([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
+    down = np.array([[1.0, 2, 1], [0, 0, 0], [-1, -2, -1]])
+    return np.sqrt(correlate(taps, across) ** 2 + correlate(taps, down) ** 2)
+
+
+def median(taps: np.ndarray) -> np.ndarray:
+    result = np.zeros(taps.shape[:4])
+    for place in np.ndindex(result.shape):
+        ordered = sorted(taps[place].ravel())
+        result[place] = ordered[len(ordered) // 2]
+    return result
+
+
+def morphology(taps: np.ndarray, values: np.ndarray, is_largest: bool) -> np.ndarray:
+    result = np.zeros(taps.shape[:4])
+    for place in np.ndindex(result.shape):
+        shifted = taps[place] - values if is_largest else taps[place] + values
+        result[place] = shifted.max() if is_largest else shifted.min()
+    return result

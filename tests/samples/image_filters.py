@@ -9,9 +9,19 @@ from typing import Any
 import numpy as np
 
 from openmps.core.kernel.base import MPSKernel
-from openmps.kernels.image_filters import arithmetic, conversion, threshold, transpose
+from openmps.kernels.image_filters import (
+    arithmetic,
+    blur,
+    conversion,
+    convolution,
+    median,
+    morphology,
+    threshold,
+    transpose,
+)
 from openmps.metal.device import MTLDevice
 from openmps.types import MPSAlphaType, MPSImageEdgeMode
+from openmps.types import MPSImageFeatureChannelFormat as Format
 from oracles import image_filters as oracle
 from oracles.geometry import Axis
 from samples.sample import Array, Reading, configured
@@ -42,7 +52,16 @@ class FilterSample:
     """Whether pictures of bytes give numbers that are of use."""
     edge: int | None = None
     """The edge mode that it has whatever is set."""
+    bytes_alone: bool = False
+    """Whether it takes pictures of bytes, and makes such, alone."""
+    window: tuple[int, int] | None = None
+    """Rows and columns of the window, where no properties say them."""
     tolerance: float = 2e-6
+
+    @property
+    def stored_as(self) -> Format:
+        """The format of its pictures, unless another one is tried."""
+        return Format.UNORM8 if self.bytes_alone else Format.FLOAT32
 
     @property
     def destination(self) -> tuple[int, int, int]:
@@ -63,8 +82,8 @@ class FilterSample:
         offset, edge = getattr(kernel, f"{prefix}offset"), getattr(kernel, f"{prefix}edge_mode")
         strides = getattr(kernel, f"{prefix}stride_in_pixels", None)
         down, across = (1, 1) if strides is None else (strides.height, strides.width)
-        rows = Axis(height, getattr(kernel, "kernel_height", 1), down, 1, offset.y)
-        columns = Axis(width, getattr(kernel, "kernel_width", 1), across, 1, offset.x)
+        window = self.window or (getattr(kernel, "kernel_height", 1), getattr(kernel, "kernel_width", 1))
+        rows, columns = Axis(height, window[0], down, 1, offset.y), Axis(width, window[1], across, 1, offset.x)
         return Reading(rows, columns, int(edge) if self.edge is None else self.edge)
 
     def __str__(self) -> str:
@@ -168,11 +187,129 @@ TRANSPOSES = [
                  works_in_place=False, result=SIZE[::-1]),
 ]  # fmt: skip
 
+
+def _windowed(name: str, make: Any, of: Callable[[Array], Array], channels: int = 3, **more: Any) -> FilterSample:
+    """A filter of windows: ``of`` takes every tap of every window."""
+
+    def forward(sources: list[Array], how: list[Reading], count: int) -> Array:
+        return oracle.textured(of(oracle.windows(sources[0], *how[0])), count)
+
+    return FilterSample(name, make, forward, (channels,), **more)
+
+
+def _drawn(height: int, width: int) -> Array:
+    return np.random.default_rng(height * width).normal(size=(height, width)).astype(np.float32).astype(np.float64)
+
+
+def _convolution(width: int, height: int, channels: int, bias: float = 0.0) -> FilterSample:
+    weights = _drawn(height, width)
+
+    def make(device: MTLDevice) -> Any:
+        kernel = convolution.MPSImageConvolution(device, width, height, weights)
+        return configured(kernel, {"bias": bias})
+
+    name = f"image convolution of {width}x{height}, {channels} channels, bias {bias}"
+    return _windowed(name, make, lambda taps: oracle.correlate(taps, weights, bias), channels, tolerance=4e-6)
+
+
+_LAPLACE = np.array([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]])
+
+
+def _laplacian(bias: float, channels: int) -> FilterSample:
+    return _windowed(
+        f"image Laplacian, bias {bias}",
+        lambda device: configured(convolution.MPSImageLaplacian(device), {"bias": bias}),
+        lambda taps: oracle.correlate(taps, _LAPLACE, bias),
+        channels,
+        window=(3, 3),
+    )
+
+
+def _sobel(channels: int, made: int) -> FilterSample:
+    def forward(sources: list[Array], how: list[Reading], count: int) -> Array:
+        x = oracle.gray(sources[0]) if made == 1 else sources[0]
+        return oracle.sobel(oracle.windows(x, *how[0]))
+
+    name = f"image Sobel of {channels} channels to {made}"
+    return FilterSample(name, convolution.MPSImageSobel, forward, (channels,), made, tolerance=4e-6, window=(3, 3))
+
+
+def _profiled(name: str, make: Any, down: Array, across: Array, channels: int) -> FilterSample:
+    weights = np.outer(down, across)
+    return _windowed(name, make, lambda taps: oracle.correlate(taps, weights), channels, window=weights.shape)
+
+
+def _box(kind: str, width: int, height: int, channels: int = 4) -> FilterSample:
+    def profile(size: int) -> Array:
+        return np.full(size, 1.0 / size) if kind == "Box" else oracle.triangle(size)
+
+    return _profiled(
+        f"image {kind} of {width}x{height}, {channels} channels",
+        lambda device: getattr(blur, f"MPSImage{kind}")(device, width, height),
+        profile(height),
+        profile(width),
+        channels,
+    )
+
+
+def _gaussian(sigma: float, channels: int = 4) -> FilterSample:
+    weights = oracle.bell(sigma)
+    name = f"image Gaussian blur, sigma {sigma}"
+    return _profiled(name, lambda device: blur.MPSImageGaussianBlur(device, sigma), weights, weights, channels)
+
+
+WINDOWS: dict[type[MPSKernel], list[FilterSample]] = {
+    convolution.MPSImageConvolution: [
+        _convolution(3, 5, 3, 0.25), _convolution(1, 1, 1), _convolution(9, 7, 2), _convolution(1, 3, 6, -0.5)
+    ],
+    convolution.MPSImageLaplacian: [
+        _laplacian(0.0, 3), _laplacian(0.5, 1)
+    ],
+    convolution.MPSImageSobel: [_sobel(4, 4), _sobel(4, 1), _sobel(1, 1)],
+    blur.MPSImageBox: [_box("Box", 3, 5), _box("Box", 1, 7, 1), _box("Box", 17, 1, 5), _box("Box", 15, 31, 2)],
+    blur.MPSImageTent: [_box("Tent", 5, 3), _box("Tent", 1, 1, 3), _box("Tent", 7, 17, 2)],
+    blur.MPSImageGaussianBlur: [_gaussian(0.8), _gaussian(1.3, 1), _gaussian(0.1, 6), _gaussian(6.0, 2)],
+}  # fmt: skip
+
+
+def _extreme(kind: str, width: int, height: int, values: Array | None = None, channels: int = 3) -> FilterSample:
+    """An area's extreme; with values dilation or erosion."""
+    is_largest = kind in ("AreaMax", "Dilate")
+    heights = np.zeros((height, width)) if values is None else values
+    given = [] if kind.startswith("Area") else [heights]
+    return _windowed(
+        f"image {kind} of {width}x{height}, values {np.any(heights)}",
+        lambda device: getattr(morphology, f"MPSImage{kind}")(device, width, height, *given),
+        lambda taps: oracle.morphology(taps, heights, is_largest),
+        channels,
+        edge=1,
+    )
+
+
+MORPHOLOGY: dict[type[MPSKernel], list[FilterSample]] = {
+    morphology.MPSImageAreaMax: [_extreme("AreaMax", 3, 5), _extreme("AreaMax", 1, 1), _extreme("AreaMax", 101, 7)],
+    morphology.MPSImageAreaMin: [_extreme("AreaMin", 7, 1), _extreme("AreaMin", 5, 23, channels=6)],
+    morphology.MPSImageDilate: [_extreme("Dilate", 3, 5, _drawn(5, 3)), _extreme("Dilate", 3, 3)],
+    morphology.MPSImageErode: [_extreme("Erode", 5, 3, _drawn(3, 5)), _extreme("Erode", 5, 1, channels=1)],
+}
+
+
+def _median(diameter: int, channels: int = 3) -> FilterSample:
+    name, side = f"image median of {diameter}, {channels} channels", (diameter, diameter)
+    return _windowed(name, lambda device: median.MPSImageMedian(device, diameter), oracle.median, channels,
+                     bytes_alone=True, window=side)  # fmt: skip
+
+
+MEDIANS = [_median(3), _median(5, 1), _median(7), _median(9, 4)]
+
 FILTERS: dict[type[MPSKernel], list[FilterSample]] = {
     **THRESHOLDS,
     **ARITHMETIC,
     conversion.MPSImageConversion: CONVERSIONS,
     transpose.MPSImageTranspose: TRANSPOSES,
+    **WINDOWS,
+    **MORPHOLOGY,
+    median.MPSImageMedian: MEDIANS,
 }
 """Every filter that makes a picture of pictures."""
 

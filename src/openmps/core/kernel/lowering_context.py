@@ -96,6 +96,12 @@ class LoweringContext(FunctionContext):
         return self._destination.extent
 
     @property
+    def destination_format(self) -> Format:
+        """How the destination's numbers are stored."""
+        assert self._result_format is not None
+        return self._result_format
+
+    @property
     def window(self) -> Window:
         """The windows over the first source."""
         return self.sources[0].window

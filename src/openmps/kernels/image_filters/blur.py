@@ -1,0 +1,97 @@
+"""Blurs: box, tent, Gaussian (MPSImageConvolution.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from openmps.checks import finite
+from openmps.core.kernel.configuration import Fixed
+from openmps.core.kernel.image_filter import MPSUnaryImageKernel, WindowedFilter
+from openmps.core.kernel.lowering_context import LoweringContext
+from openmps.errors import MPSArgumentError
+from openmps.metal.device import MTLDevice
+from openmps.ops.image.separable import Profile, Separable, Shape
+from openmps.ops.op import Value
+
+_REACH = 3.7
+"""Of a bell, in sigmas: what lies further out weighs 0.0002 of the whole."""
+_LARGEST = 2**20
+"""Weights of a window along an axis: many more than a texture has pixels."""
+
+
+class _Blur(MPSUnaryImageKernel):
+    """What the blurs share: weights that are products of those along each axis, of sum 1."""
+
+    def _profile(self) -> Profile:
+        raise NotImplementedError
+
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        blurred = Separable(at.window, at.edge_mode, self._profile())(images[0])
+        return self._components(at, blurred, at.sources[0].channels)
+
+
+class MPSImageBox(_Blur, WindowedFilter):
+    """The mean of a window of kernel_width x kernel_height pixels (MPSImageConvolution.h, macOS 10.13).
+
+    The divisor is always the number of pixels of the window: with ZERO, the default, results grow dark to the rim.
+    Large windows cost little more than small ones.
+
+    Raises:
+        MPSArgumentError: A size is even or not positive.
+    """
+
+    _shape: ClassVar[Shape] = Shape.FLAT
+
+    def __init__(self, device: MTLDevice, kernel_width: int, kernel_height: int) -> None:
+        super().__init__(device)
+        self._set_odd_window(kernel_width, kernel_height)
+
+    def _profile(self) -> Profile:
+        return Profile(self._shape)
+
+
+class MPSImageTent(MPSImageBox):
+    """A window whose weights fall linearly from its centre (MPSImageConvolution.h, macOS 10.13).
+
+    Along each axis, with ``m = (k - 1) / 2`` for a window of k pixels, pixel i from the centre weighs
+    ``(m + 1 - |i|) / (m + 1)²``: 1 2 1 over 4 for 3 pixels, 1 2 3 2 1 over 9 for 5.
+
+    Raises:
+        MPSArgumentError: A size is even, not positive, or above 1,048,576.
+    """
+
+    _shape = Shape.TRIANGLE
+
+    def __init__(self, device: MTLDevice, kernel_width: int, kernel_height: int) -> None:
+        super().__init__(device, kernel_width, kernel_height)
+        for argument, size in (("kernel_width", kernel_width), ("kernel_height", kernel_height)):
+            if size > _LARGEST:
+                raise MPSArgumentError(self.name, argument, f"must be at most {_LARGEST}", size)
+
+
+class MPSImageGaussianBlur(_Blur):
+    """A Gaussian blur of standard deviation `sigma`, in pixels (MPSImageConvolution.h, macOS 10.13).
+
+    Along each axis a pixel at distance i weighs ``exp(-i² / (2 sigma²))``, for ``|i| <= q = ceil(3.7 sigma)``, divided
+    by the sum of these weights. The framework's own is an approximation of about ten bits; this one is exact.
+
+    Raises:
+        MPSArgumentError: ``sigma`` is not positive, not finite, or so large that a window would have more than
+            1,048,576 pixels along an axis.
+    """
+
+    sigma = Fixed[float]("The standard deviation, in pixels.")
+
+    def __init__(self, device: MTLDevice, sigma: float) -> None:
+        super().__init__(device)
+        found = finite(self.name, "sigma", sigma)
+        most = _LARGEST / 2 / _REACH
+        if not 0.0 < found < most:
+            raise MPSArgumentError(self.name, "sigma", f"must be positive and below {most:.0f}", found)
+        size = 2 * math.ceil(_REACH * found) + 1
+        self._set_window(size, size, 1, 1)
+        self._change(sigma=found)
+
+    def _profile(self) -> Profile:
+        return Profile(Shape.BELL, self.sigma)

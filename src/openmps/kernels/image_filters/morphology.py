@@ -1,0 +1,95 @@
+"""Extremes of windows, dilation and erosion (MPSImageMorphology.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from openmps.core.kernel.configuration import Fixed
+from openmps.core.kernel.image_filter import WindowedFilter
+from openmps.core.kernel.lowering_context import LoweringContext, read
+from openmps.kernels.image_filters.window_values import as_window, window_values
+from openmps.metal.device import MTLDevice
+from openmps.ops.image.order import Dilate, Extreme
+from openmps.ops.op import Value
+from openmps.types import MPSImageEdgeMode
+
+_CLAMP = MPSImageEdgeMode.CLAMP
+
+
+class MPSImageAreaMax(WindowedFilter):
+    """The largest number of a window, channel by channel (MPSImageMorphology.h, macOS 10.13).
+
+    Outside the source the nearest pixel counts, whatever `edge_mode` says. NaN in a window is the result.
+
+    Raises:
+        MPSArgumentError: A size is even or not positive.
+    """
+
+    _is_largest: ClassVar[bool] = True
+
+    def __init__(self, device: MTLDevice, kernel_width: int, kernel_height: int) -> None:
+        super().__init__(device)
+        self._set_odd_window(kernel_width, kernel_height)
+
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        found = Extreme(at.window, self._is_largest)(images[0])
+        return self._components(at, found, at.sources[0].channels)
+
+
+class MPSImageAreaMin(MPSImageAreaMax):
+    """The smallest number of a window, channel by channel (MPSImageMorphology.h, macOS 10.13).
+
+    Outside the source the nearest pixel counts, whatever `edge_mode` says. NaN in a window is the result.
+
+    Raises:
+        MPSArgumentError: A size is even or not positive.
+    """
+
+    _is_largest = False
+
+
+class MPSImageDilate(WindowedFilter):
+    """The largest of ``X - values`` over a window, channel by channel (MPSImageMorphology.h, macOS 10.13).
+
+    ``Y[y, x] = max over v, u of (X[y + v - kernel_height / 2, x + u - kernel_width / 2] - values[v, u])``, ``values``
+    row by row; they are copied. All zeros make it `MPSImageAreaMax`; infinity leaves a pixel of the window out. Outside
+    the source the nearest pixel counts, whatever `edge_mode` says.
+
+    Raises:
+        MPSArgumentError: A size is even or not positive, there are not as many values as the window has, or one is NaN.
+    """
+
+    _is_largest: ClassVar[bool] = True
+
+    values = Fixed[tuple[float, ...]]("The values of the window, row by row. Our addition.")
+
+    def __init__(
+        self, device: MTLDevice, kernel_width: int, kernel_height: int, values: Sequence[float] | NDArray[Any]
+    ) -> None:
+        super().__init__(device)
+        self._set_odd_window(kernel_width, kernel_height)
+        given = window_values(self.name, "values", values, kernel_width, kernel_height, are_finite=False)
+        self._change(values=given)
+
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        if not any(self.values):
+            found = Extreme(at.window, self._is_largest)(images[0])
+        else:
+            values = at.constant(as_window(self.values, self.kernel_width, self.kernel_height))
+            found = Dilate(self._is_largest)(read(images[0], at.window, _CLAMP), values)
+        return self._components(at, found, at.sources[0].channels)
+
+
+class MPSImageErode(MPSImageDilate):
+    """The smallest of ``X + values`` over a window, channel by channel (MPSImageMorphology.h, macOS 10.13).
+
+    The same values that dilate erode. All zeros make it `MPSImageAreaMin`; otherwise as `MPSImageDilate`.
+
+    Raises:
+        MPSArgumentError: A size is even or not positive, there are not as many values as the window has, or one is NaN.
+    """
+
+    _is_largest = False

@@ -1,0 +1,133 @@
+"""Filters whose windows are products of one profile down and one across (MPSImageConvolution.h, macOS 10.13).
+
+=========  ==========================================  =============================================
+profile    weight of a tap i pixels from the centre    cost a pixel, for a window of k pixels
+=========  ==========================================  =============================================
+flat       ``1 / k``                                   ``log k``: sums of two, four, eight … pixels
+triangle   ``(m - |i|) / m²``, ``m = (k + 1) / 2``     the same: a flat one of m pixels, twice
+bell       ``exp(-i² / 2 sigma²)``, of sum 1           ``k``
+=========  ==========================================  =============================================
+
+Along an axis whose window is larger than twice the source, the source pixels of each result pixel are weighed instead.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from openmps.ops.convolution.convolution import convolution
+from openmps.ops.geometry import COLUMNS, ROWS, Axis, Window, read
+from openmps.ops.op import Kind, Op
+from openmps.types import MPSImageEdgeMode
+
+
+class Shape(Enum):
+    """How weights fall from the centre of a window to its ends."""
+
+    FLAT = auto()
+    TRIANGLE = auto()
+    BELL = auto()
+
+
+class Profile(NamedTuple):
+    """The weights of a window along one axis; the window says how many."""
+
+    shape: Shape
+    sigma: float = 0.0
+    """Of a bell, in pixels."""
+
+    def weights(self, size: int, like: Tensor) -> Tensor:
+        """The weights of a triangle or a bell of ``size`` taps, float64, on the device of ``like``."""
+        middle = (size - 1) // 2
+        distance = torch.arange(-middle, middle + 1, dtype=torch.float64, device=like.device)
+        if self.shape is Shape.BELL:
+            weights = torch.exp(-distance.square() / (2.0 * self.sigma * self.sigma))
+        else:
+            weights = middle + 1 - distance.abs()
+        return weights / weights.sum()
+
+
+def separable(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, profile: Profile) -> Tensor:
+    """Weigh the pixels of each window: ``[N, C, H, W]`` to ``[N, C, window.y.result, window.x.result]``."""
+    axes = [(window.y, ROWS), (window.x, COLUMNS)]
+    for axis, dimension in sorted(axes, key=lambda each: each[0].result / each[0].source):
+        x = _along(x, axis, dimension, edge_mode, profile)
+    return x
+
+
+def _along(x: Tensor, axis: Axis, dimension: int, edge_mode: MPSImageEdgeMode, profile: Profile) -> Tensor:
+    if axis.size > 2 * axis.source:
+        return _weighed(x, _matrix(axis, edge_mode, profile, x), dimension)
+    other = x.shape[COLUMNS if dimension == ROWS else ROWS]
+    whole = Axis(other, other)
+    region = read(x, Window(whole, axis) if dimension == ROWS else Window(axis, whole), edge_mode)
+    if profile.shape is Shape.FLAT:
+        return window_sums(region, axis.size, dimension).div_(axis.size)
+    if profile.shape is Shape.TRIANGLE:
+        half = (axis.size + 1) // 2
+        return window_sums(window_sums(region, half, dimension), half, dimension).div_(half * half)
+    return _correlated(region, profile.weights(axis.size, x), axis, dimension)
+
+
+def window_sums(x: Tensor, size: int, dimension: int) -> Tensor:
+    """The sums of ``size`` neighbours along a dimension, in new memory: as many as there are whole windows.
+
+    Sums of two, four, eight … neighbours, those together that the size's binary digits name: what is no number stays
+    within its windows.
+    """
+    count = x.shape[dimension] - size + 1
+    total, powers, taken, length = None, x, 0, 1
+    while True:
+        if size & length:
+            part = powers.narrow(dimension, taken, count)
+            total = part.clone(memory_format=torch.channels_last) if total is None else total.add_(part)
+            taken += length
+        if taken == size:
+            assert total is not None
+            return total
+        reach = powers.shape[dimension] - length
+        powers = powers.narrow(dimension, 0, reach) + powers.narrow(dimension, length, reach)
+        length *= 2
+
+
+def _correlated(region: Tensor, weights: Tensor, axis: Axis, dimension: int) -> Tensor:
+    """The region with weights along one axis, channel by channel."""
+    channels, size = region.shape[1], len(weights)
+    shape = (channels, size, 1, 1) if dimension == ROWS else (channels, 1, size, 1)
+    kernel = weights.to(region.dtype).view(1, *shape[1:]).expand(shape).contiguous()
+    taps = Axis(region.shape[dimension], axis.result, size, offset=size // 2)
+    other = region.shape[COLUMNS if dimension == ROWS else ROWS]
+    window = Window(Axis(other, other), taps) if dimension == ROWS else Window(taps, Axis(other, other))
+    return convolution(region, kernel, None, window, groups=channels)
+
+
+def _weighed(x: Tensor, matrix: Tensor, dimension: int) -> Tensor:
+    """Products with a matrix [result, source] along one dimension."""
+    return torch.matmul(matrix, x) if dimension == ROWS else torch.matmul(x, matrix.T)
+
+
+def _matrix(axis: Axis, edge_mode: MPSImageEdgeMode, profile: Profile, like: Tensor) -> Tensor:
+    """The weight of each source pixel in each result pixel."""
+    if profile.shape is Shape.FLAT:
+        return axis.reads(edge_mode, like).div_(axis.size)
+    weights = profile.weights(axis.size, like)
+    first = axis.first + torch.arange(axis.result, device=like.device)[:, None]
+    tap = torch.arange(axis.source, device=like.device) - first
+    matrix = torch.where((tap >= 0) & (tap < axis.size), weights[tap.clamp(0, axis.size - 1)], 0.0)
+    if edge_mode == MPSImageEdgeMode.CLAMP:
+        before = torch.cat((weights.new_zeros(1), weights.cumsum(0)))  # of the first 0, 1, 2 … taps
+        matrix[:, :1] += before[(-first).clamp(0, axis.size)]
+        matrix[:, -1:] += before[-1] - before[(axis.source - first).clamp(0, axis.size)]
+    return matrix.to(like.dtype)
+
+
+class Separable(Op, of=separable, kind=Kind.WINDOW):
+    """`separable` of a picture."""
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+    profile: Profile
