@@ -34,6 +34,7 @@ from openmps.kernels import softmax as softmax_kernels
 from openmps.kernels import upsampling as upsampling_kernels
 from openmps.kernels.convolution import binary as binary_kernels
 from openmps.kernels.image_filters import arithmetic as image_arithmetic
+from openmps.kernels.image_filters import reduction as image_reduction
 from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer
 from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
 from openmps.metal.device import MTLDevice
@@ -46,7 +47,7 @@ from samples.dropout import DROPOUTS
 from samples.gram_matrix import GRAM_MATRICES
 from samples.grid_sample import GRIDS
 from samples.group_normalization import GROUP_NORMALIZATIONS, INSTANCE_NORMALIZATIONS
-from samples.image_filters import FILTERS
+from samples.image_filters import FILTERS, HISTOGRAMS
 from samples.loss import DETECTORS, FORWARD_LOSSES, INITIAL_GRADIENTS, LOSS_GRADIENTS, LOSSES
 from samples.matrix import FIRST_OF_KIND, summing
 from samples.neuron import NEURON_CLASSES, NEURONS
@@ -184,11 +185,12 @@ STAGES: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
 IMAGE_FILTERS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
     **{kind: kind for kind in (image_scale_kernels.MPSImageBilinearScale, image_scale_kernels.MPSImageLanczosScale)},
     **{kind: samples[0].make for kind, samples in FILTERS.items()},
+    **HISTOGRAMS,
 }
 """Every filter of pictures, whose destination is always given.
 
-The numbers of scales are in tests/kernels/test_image_scale.py, those of the others in test_image_filters.py, which
-takes the samples of samples/image_filters.py.
+The numbers of scales are in tests/kernels/test_image_scale.py, those of histograms in test_image_histogram.py, those of
+the others in test_image_filters.py, which takes the samples of samples/image_filters.py.
 """
 
 MATRIX_KERNELS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
@@ -229,6 +231,7 @@ ABSTRACT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
         lambda device: upsampling_kernels.MPSCNNUpsamplingGradient(device, 1, 1)
     ),
     image_arithmetic.MPSImageArithmetic: image_arithmetic.MPSImageArithmetic,
+    image_reduction.MPSImageReduceUnary: image_reduction.MPSImageReduceUnary,
     image_scale_kernels.MPSImageScale: image_scale_kernels.MPSImageScale,
     random_kernels.MPSMatrixRandom: random_kernels.MPSMatrixRandom,
     optimizer_kernels.MPSNNOptimizer: lambda device: optimizer_kernels.MPSNNOptimizer(
@@ -240,6 +243,7 @@ ABSTRACT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
 WITHOUT_INITIALIZER: frozenset[type[MPSKernel]] = frozenset((
     arithmetic_kernels.MPSCNNArithmetic, arithmetic_kernels.MPSCNNArithmeticGradient, reduce_kernels.MPSNNReduceUnary,
     reduce_kernels.MPSNNReduceBinary, random_kernels.MPSMatrixRandom, image_arithmetic.MPSImageArithmetic,
+    image_reduction.MPSImageReduceUnary,
 ))  # fmt: skip
 """Those whose headers say that they cannot be made."""
 

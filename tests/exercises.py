@@ -18,6 +18,12 @@ from openmps.kernels.batch_normalization import (
     MPSCNNBatchNormalizationStatisticsGradient,
 )
 from openmps.kernels.image_copy import MPSImageCopyToMatrix, MPSMatrixCopyToImage
+from openmps.kernels.image_filters import (
+    MPSImageHistogram,
+    MPSImageHistogramEqualization,
+    MPSImageHistogramSpecification,
+    MPSImageNormalizedHistogram,
+)
 from openmps.kernels.image_scale import MPSImageBilinearScale, MPSImageLanczosScale
 from openmps.kernels.matrix import MPSMatrixCopy, MPSMatrixCopyDescriptor, MPSMatrixSum
 from openmps.kernels.optimizers import (
@@ -118,6 +124,31 @@ def filtered(bench: Bench, kernel: Any) -> list[Array]:
     return [numbers(destination)]
 
 
+def counted(bench: Bench, kernel: Any) -> list[Array]:
+    """Bins of a picture, and the extremes where they are asked for."""
+    image, found, histogram = bench.image(_picture()), bench.empty((1, 3, 1, 2)), bench.device.new_buffer(length=192)
+    command_buffer = bench.command_buffer()
+    between = [found] if isinstance(kernel, MPSImageNormalizedHistogram) else []
+    kernel.encode(command_buffer, image, *between, histogram, 0)
+    finish(command_buffer)
+    return [histogram.contents().view(np.uint32).copy(), numbers(found)]
+
+
+def transformed(bench: Bench, kernel: Any) -> list[Array]:
+    """A picture by a table of its own histogram, or of that and another one."""
+    image, result, command_buffer = bench.image(_picture()), bench.empty((1, 3, 5, 4)), bench.command_buffer()
+    counts = bench.device.new_buffer(data=np.arange(96, dtype=np.uint32) % 7)
+    more = [counts, 192] if isinstance(kernel, MPSImageHistogramSpecification) else []
+    kernel.encode_transform(command_buffer, image, counts, 0, *more)
+    kernel.encode(command_buffer, image, result)
+    finish(command_buffer)
+    return [numbers(result)]
+
+
+def _picture() -> Array:
+    return np.abs(drawn("picture", (1, 3, 5, 4))) % 1.0
+
+
 def copied_to_matrix(bench: Bench, kernel: Any) -> list[Array]:
     destination = matrix(bench, np.zeros((2, 60)))
     command_buffer = bench.command_buffer()
@@ -195,6 +226,8 @@ EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     **dict.fromkeys(_STAGES.values(), normalized),
     **dict.fromkeys((MPSImageBilinearScale, MPSImageLanczosScale), scaled),
     **dict.fromkeys(FILTERS, filtered),
+    **dict.fromkeys((MPSImageHistogram, MPSImageNormalizedHistogram), counted),
+    **dict.fromkeys((MPSImageHistogramEqualization, MPSImageHistogramSpecification), transformed),
     MPSImageCopyToMatrix: copied_to_matrix,
     MPSMatrixCopyToImage: copied_to_image,
     **dict.fromkeys((MPSMatrixRandomMTGP32, MPSMatrixRandomPhilox), drawn_at_random),

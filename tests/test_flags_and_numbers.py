@@ -94,6 +94,7 @@ FLAGS: dict[str, Pass] = {
     ),
     "MPSCNNAddGradient(is_secondary_source_filter)": lambda v: mps.MPSCNNAddGradient(CPU, v),
     "MPSCNNArithmeticGradient(is_secondary_source_filter)": lambda v: mps.MPSCNNMultiplyGradient(CPU, v),
+    "MPSImageHistogramInfo(histogram_for_alpha)": lambda v: mps.MPSImageHistogramInfo(4, v),
     "MPSMatrixCopy(destinations_are_transposed)": lambda v: mps.MPSMatrixCopy(CPU, 1, 1, False, v),
     "MPSMatrixCopy(sources_are_transposed)": lambda v: mps.MPSMatrixCopy(CPU, 1, 1, v, False),
     "MPSMatrixDecompositionCholesky(lower)": lambda v: mps.MPSMatrixDecompositionCholesky(CPU, v, 1),
@@ -352,7 +353,7 @@ def test_the_table_of_things_has_every_class_with_a_flag() -> None:
         for attribute, declared in inspect.get_annotations(kind).items()
         if declared in ("bool", "bool | None") and attribute[0] != "_" and kind not in tried
     }
-    frozen = {"ExplicitPadding"}
+    frozen = {"ExplicitPadding", "MPSImageHistogramInfo"}
     assert declares <= frozen
 
 

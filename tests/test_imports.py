@@ -86,7 +86,7 @@ class Program(NamedTuple):
 
 PROGRAMS = {
     "nothing": Program("import openmps", 1, ENGINE),
-    "a struct": Program("import openmps; openmps.MPSSize(1, 1, 1)", 9, {"torch"}),
+    "a struct": Program("import openmps; openmps.MPSSize(1, 1, 1)", 10, {"torch"}),
     "a kernel": Program(KERNEL, 100, {*ABOVE_KERNELS, "openmps.ops.rewrite", "openmps.ops.convolution", "rich"}),
     "a graph": Program(GRAPH, 290, {*ABOVE_GRAPHS, "rich"}),
     "a training run": Program(TRAINING, 358, {*MODELS, "openmps.debug", "rich"}),

@@ -116,6 +116,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "gradient_clip_min": lambda: -4.0,
     "gradient_rescale": lambda: 0.5,
     "height": lambda: 6,
+    "histogram_info": lambda: mps.MPSImageHistogramInfo(64, True),
     "image_descriptor": _image_descriptor,
     "input_bias_terms": lambda: [1.0] * 4,
     "input_feature_channels": lambda: 8,

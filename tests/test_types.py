@@ -186,6 +186,7 @@ STRUCTS = [
     types.MPSSize(0.5, 1.5, 2.5),
     types.MPSRegion(types.MPSOrigin(0.5, 1.5, 2.5), types.MPSSize(3.5, 4.5, 5.5)),
     types.MPSScaleTransform(2.0, 3.0, 4.0, 5.0),
+    types.MPSImageHistogramInfo(4, True, (0.0, 0.0, 0.0, -1.0), (1.0, 2.0, 3.0, 4.0)),
     types.MPSImageCoordinate(1, 2, 3),
     types.MPSImageRegion(types.MPSImageCoordinate(1, 2, 3), types.MPSImageCoordinate(4, 5, 6)),
     types.MPSImageReadWriteParams(4, 8),

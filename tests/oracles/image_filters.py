@@ -115,3 +115,40 @@ def morphology(taps: np.ndarray, values: np.ndarray, is_largest: bool) -> np.nda
         shifted = taps[place] - values if is_largest else taps[place] + values
         result[place] = shifted.max() if is_largest else shifted.min()
     return result
+
+
+def _bin(v: float, low: float, high: float, entries: int) -> int:
+    share = (min(max(v, low), high) - low) / (high - low)
+    return min(int(share * entries), entries - 1)
+
+
+def histogram(x: np.ndarray, entries: int, low: tuple, high: tuple, least: tuple) -> np.ndarray:
+    """Counts [channels, bins]."""
+    result = np.zeros((x.shape[1], entries), dtype=np.int64)
+    for n, c, y, i in np.ndindex(x.shape):
+        v = float(x[n, c, y, i])
+        if v >= least[c]:
+            result[c, _bin(v, low[c], high[c], entries)] += 1
+    return result
+
+
+def equalize(x: np.ndarray, entries: int) -> np.ndarray:
+    """Of numbers in 0 … 1."""
+    channels = x.shape[1]
+    counts = histogram(x, entries, (0.0,) * channels, (1.0,) * channels, (0.0,) * channels)
+    result = np.zeros(x.shape)
+    for n, c, y, i in np.ndindex(x.shape):
+        place = _bin(float(x[n, c, y, i]), 0.0, 1.0, entries)
+        result[n, c, y, i] = counts[c, : place + 1].sum() / counts[c].sum()
+    return result
+
+
+def specify(x: np.ndarray, have: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Of one channel of numbers in 0 … 1."""
+    entries, result = len(have), np.zeros(x.shape)
+    for place in np.ndindex(x.shape):
+        b = _bin(float(x[place]), 0.0, 1.0, entries)
+        share = int(have[: b + 1].sum()) * int(want.sum())
+        d = next(d for d in range(entries) if int(want[: d + 1].sum()) * int(have.sum()) >= share)
+        result[place] = d / (entries - 1)
+    return result

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,17 @@ from openmps.kernels.image_filters import (
     blur,
     conversion,
     convolution,
+    equalization,
+    histogram,
     median,
     morphology,
+    reduction,
+    statistics,
     threshold,
     transpose,
 )
 from openmps.metal.device import MTLDevice
-from openmps.types import MPSAlphaType, MPSImageEdgeMode
+from openmps.types import MPSAlphaType, MPSImageEdgeMode, MPSImageHistogramInfo, MTLOrigin, MTLRegion, MTLSize
 from openmps.types import MPSImageFeatureChannelFormat as Format
 from oracles import image_filters as oracle
 from oracles.geometry import Axis
@@ -302,11 +308,89 @@ def _median(diameter: int, channels: int = 3) -> FilterSample:
 
 MEDIANS = [_median(3), _median(5, 1), _median(7), _median(9, 4)]
 
+
+def _measure(
+    name: str,
+    make: Any,
+    of: Callable[[Array], Array],
+    result: tuple[int, int],
+    channels: int = 3,
+    *,
+    in_region: bool = True,
+    **more: Any,
+) -> FilterSample:
+    """A measure of all pixels, or of those in a region of three rows and five columns."""
+    regional = {"clip_rect_source": REGION} if in_region else {}
+
+    def forward(sources: list[Array], how: list[Reading], count: int) -> Array:
+        x = sources[0][:, :, 2:5, 1:6] if regional else sources[0]
+        return of(oracle.textured(x, count))
+
+    return FilterSample(
+        f"{name}{' in a region' if regional else ''}, {channels} channels",
+        lambda device: configured(make(device), regional),
+        forward,
+        (channels,),
+        works_in_place=False,
+        result=result,
+        is_placed=False,
+        **more,
+    )
+
+
+REGION = MTLRegion(MTLOrigin(1, 2, 0), MTLSize(5, 3, 2**64 - 1))
+_PIXELS = (2, 3)
+
+
+def _reduced(kind: str) -> list[FilterSample]:
+    axis, name = re.match(r"(Row|Column)(\w+)", kind).groups()  # type: ignore[union-attr]
+    along = 3 if axis == "Row" else 2
+    make = getattr(reduction, f"MPSImageReduce{kind}")
+
+    def of(x: Array) -> Array:
+        return getattr(np, name.lower())(x, axis=along, keepdims=True)
+
+    results = ((SIZE[0], 1), (3, 1)) if axis == "Row" else ((1, SIZE[1]), (1, 5))
+    return [
+        _measure(f"image reduce {kind}", make, of, results[in_region], 3 + in_region, in_region=in_region)
+        for in_region in (False, True)
+    ]
+
+
+def _pair(first: Callable[..., Array], second: Callable[..., Array]) -> Callable[[Array], Array]:
+    return lambda x: np.concatenate([each(x, axis=_PIXELS, keepdims=True) for each in (first, second)], axis=3)
+
+
+MEASURES: dict[type[MPSKernel], list[FilterSample]] = {
+    statistics.MPSImageStatisticsMinAndMax: [
+        _measure("image extremes", statistics.MPSImageStatisticsMinAndMax, _pair(np.min, np.max), (1, 2), 5)
+    ],
+    statistics.MPSImageStatisticsMeanAndVariance: [
+        _measure("image moments", statistics.MPSImageStatisticsMeanAndVariance, _pair(np.mean, np.var), (1, 2)),
+        _measure("image moments to RGBA", statistics.MPSImageStatisticsMeanAndVariance, _pair(np.mean, np.var), (1, 2),
+                 made=4, in_region=False),
+    ],
+    statistics.MPSImageStatisticsMean: [
+        _measure("image mean", statistics.MPSImageStatisticsMean,
+                 lambda x: x.mean(axis=_PIXELS, keepdims=True), (1, 1))
+    ],
+    **{
+        getattr(reduction, f"MPSImageReduce{axis}{name}"): _reduced(f"{axis}{name}")
+        for axis in ("Row", "Column") for name in ("Min", "Max", "Mean", "Sum")
+    },
+}  # fmt: skip
+
+
+def _with_info(kind: Any, device: MTLDevice) -> Any:
+    return kind(device, MPSImageHistogramInfo(16))
+
+
 FILTERS: dict[type[MPSKernel], list[FilterSample]] = {
     **THRESHOLDS,
     **ARITHMETIC,
     conversion.MPSImageConversion: CONVERSIONS,
     transpose.MPSImageTranspose: TRANSPOSES,
+    **MEASURES,
     **WINDOWS,
     **MORPHOLOGY,
     median.MPSImageMedian: MEDIANS,
@@ -314,3 +398,14 @@ FILTERS: dict[type[MPSKernel], list[FilterSample]] = {
 """Every filter that makes a picture of pictures."""
 
 ALL_FILTERS = [sample for samples in FILTERS.values() for sample in samples]
+
+HISTOGRAMS: dict[type[MPSKernel], Callable[[MTLDevice], Any]] = {
+    kind: partial(_with_info, kind)
+    for kind in (
+        histogram.MPSImageHistogram,
+        histogram.MPSImageNormalizedHistogram,
+        equalization.MPSImageHistogramEqualization,
+        equalization.MPSImageHistogramSpecification,
+    )
+}
+"""The kernels of histograms, whose bins lie in buffers."""

@@ -10,14 +10,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from openmps.checks import flag, number
-from openmps.core.image.storage import Extent, Shape
-from openmps.core.kernel.arguments import clip_rectangle, image_offset
+from openmps.core.image.storage import Extent
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
-from openmps.core.kernel.configuration import Configured, KernelProperty, Setting, at_least
-from openmps.core.kernel.encode import ImageKernel
+from openmps.core.kernel.configuration import KernelProperty, Setting, at_least
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
 from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext, back
-from openmps.core.kernel.planning import check_depth
+from openmps.core.kernel.regions import ReadsRegions, RegionOf, ignored_offset
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError
@@ -35,92 +33,14 @@ from openmps.ops.reduce.reduce import (
     Spread,
     Weighting,
 )
-from openmps.types import MPSOffset, MPSRectNoClip, MTLRegion
 
 _LAST = {
     Reduction.ARGUMENT_MIN: Reduction.LAST_ARGUMENT_MIN,
     Reduction.ARGUMENT_MAX: Reduction.LAST_ARGUMENT_MAX,
 }
-_PIXELS = "The pixels and images of the {} that are read, cut to it. Default: all. It replaces the offset."
 
 
-class _RegionOf(KernelProperty[MTLRegion]):
-    """The region in which a source is read: all of it unless set."""
-
-    def __init__(self, source: int, name: str) -> None:
-        super().__init__(MPSRectNoClip, clip_rectangle, _PIXELS.format(name))
-        self._source = source
-
-    def __set__(self, kernel: Configured, value: MTLRegion) -> None:
-        super().__set__(kernel, value)
-        offset = MPSOffset(value.origin.x, value.origin.y, value.origin.z)
-        kernel._change_source(self._source, offset=offset)  # pyright: ignore[reportPrivateUsage]
-
-
-def _ignored_offset(region: str) -> KernelProperty[MPSOffset]:
-    """The offset of a kernel that reads regions: kept, but not used."""
-    return KernelProperty(MPSOffset(0, 0, 0), image_offset, f"Not used: `{region}` replaces it.")
-
-
-class _ReadsRegions(ImageKernel):
-    """What kernels have in common whose sources are read in regions."""
-
-    _region_arguments: ClassVar[tuple[str, ...]]
-
-    def _region(self, index: int) -> MTLRegion:
-        return getattr(self, self._region_arguments[index])
-
-    def _pixels(self, index: int, extent: Extent) -> tuple[int, int]:
-        """Columns and rows of a source that are read."""
-        region = self._region(index)
-        columns = _overlap(region.origin.x, region.size.width, extent.width)
-        rows = _overlap(region.origin.y, region.size.height, extent.height)
-        if columns < 1 or rows < 1:
-            rule = f"must overlap the source of {extent.width}x{extent.height} pixels"
-            got = f"origin ({region.origin.x}, {region.origin.y}), size {region.size.width}x{region.size.height}"
-            raise MPSArgumentError(self.name, self._region_arguments[index], rule, got)
-        return columns, rows
-
-    def _result_size(self, sources: Sequence[Extent]) -> tuple[int, int]:
-        """Columns and rows that there are numbers for."""
-        return self._pixels(0, sources[0])
-
-    def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
-        extents = [shape.extent for shape in shapes]
-        channels = tuple(self._channels_read(index, extent.channels) for index, extent in enumerate(extents))
-        return Extent(*self._result_size(extents), self._result_channels(channels), max(1, self._images(extents)))
-
-    def _images(self, sources: Sequence[Extent]) -> int:
-        """How many images the regions select of every source."""
-        return min(
-            _overlap(self._region(index).origin.z, self._region(index).size.depth, extent.images)
-            for index, extent in enumerate(sources)
-        )
-
-    def _check_depth(self, sources: tuple[Extent, ...], destination: Extent) -> None:
-        super()._check_depth(sources, destination)
-        for index, (name, extent) in enumerate(zip(self._source_arguments, sources, strict=True)):
-            region, argument = self._region(index), f"{self._region_arguments[index]}.size.depth"
-            first = region.origin.z
-            check_depth(self.name, argument, region.size.depth, extent.images - first, f"{name} from {first} on")
-
-    def _depth(self, sources: tuple[Extent, ...]) -> int:
-        return min(super()._depth(sources), self._images(sources))
-
-    def _writable(self, destination: Extent, sources: tuple[Extent, ...]) -> Extent:
-        width, height = self._result_size(sources)
-        origin = self.clip_rect.origin
-        return destination._replace(
-            width=min(destination.width, origin.x + width), height=min(destination.height, origin.y + height)
-        )
-
-
-def _overlap(origin: int, size: int, length: int) -> int:
-    """How much of ``length`` lies in ``size`` from ``origin`` on; less than 1 if nothing does."""
-    return min(size, length - origin)
-
-
-class MPSNNReduceUnary(_ReadsRegions, MPSCNNKernel):
+class MPSNNReduceUnary(ReadsRegions, MPSCNNKernel):
     """The base of reductions of one image (MPSNNReduce.h, macOS 10.13.4).
 
     A result number stands for all the numbers along one axis of the part of the source that `clip_rect_source` and the
@@ -135,8 +55,8 @@ class MPSNNReduceUnary(_ReadsRegions, MPSCNNKernel):
     _region_arguments = ("clip_rect_source",)
     _first_image_argument = "clip_rect_source.origin.z"
 
-    clip_rect_source = _RegionOf(0, "source")
-    offset = _ignored_offset("clip_rect_source")  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
+    clip_rect_source = RegionOf(0, "source")
+    offset = ignored_offset("clip_rect_source")  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
 
     def __init_subclass__(cls, reduction: Reduction | None = None, axis: int | None = None) -> None:
         super().__init_subclass__()
@@ -146,11 +66,11 @@ class MPSNNReduceUnary(_ReadsRegions, MPSCNNKernel):
         return 1 if self._axis == CHANNELS else channels[0]
 
     def _result_size(self, sources: Sequence[Extent]) -> tuple[int, int]:
-        columns, rows = self._pixels(0, sources[0])
+        columns, rows = self._pixels_read(0, sources[0])
         return 1 if self._axis == COLUMNS else columns, 1 if self._axis == ROWS else rows
 
     def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
-        columns, rows = self._pixels(index, extent)
+        columns, rows = self._pixels_read(index, extent)
         width = columns if self._axis == COLUMNS else width
         height = rows if self._axis == ROWS else height
         return super()._source_record(index, extent, width, height)
@@ -254,7 +174,7 @@ class SpatialMean(MPSNNReduceUnary):
         return 1, 1
 
     def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
-        columns, rows = self._pixels(index, extent)
+        columns, rows = self._pixels_read(index, extent)
         return super()._source_record(index, extent, columns, rows)
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
@@ -271,7 +191,7 @@ class SpatialMeanGradient(MPSCNNGradientKernel, of=SpatialMean):
         return back(Spread(rows, columns)(gradient), forward.window, forward.edge_mode)
 
 
-class MPSNNReduceBinary(_ReadsRegions, MPSCNNBinaryKernel):
+class MPSNNReduceBinary(ReadsRegions, MPSCNNBinaryKernel):
     """The base of reductions of two images (MPSNNReduce.h, macOS 10.13.4).
 
     The result has a pixel for each pixel of `primary_source_clip_rect`, written from ``clip_rect.origin`` on. Both
@@ -283,10 +203,10 @@ class MPSNNReduceBinary(_ReadsRegions, MPSCNNBinaryKernel):
     _first_image_argument = "primary_source_clip_rect.origin.z, secondary_source_clip_rect.origin.z"
     _pixel_strides: ClassVar[tuple[tuple[int, ...], ...]] = ((1,), (1,))
 
-    primary_source_clip_rect = _RegionOf(0, "primary source")
-    secondary_source_clip_rect = _RegionOf(1, "secondary source")
-    primary_offset = _ignored_offset("primary_source_clip_rect")  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
-    secondary_offset = _ignored_offset("secondary_source_clip_rect")  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+    primary_source_clip_rect = RegionOf(0, "primary source")
+    secondary_source_clip_rect = RegionOf(1, "secondary source")
+    primary_offset = ignored_offset("primary_source_clip_rect")  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+    secondary_offset = ignored_offset("secondary_source_clip_rect")  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
 
     def _result_channels(self, channels: tuple[int, ...]) -> int:
         first, second = channels
@@ -318,7 +238,7 @@ class _WeightedReduction(MPSNNReduceBinary):
         record = super()._source_record(index, extent, width, height)
         if index == 0:
             return record
-        columns, rows = self._pixels(index, extent)
+        columns, rows = self._pixels_read(index, extent)
         x, y = record.window.x, record.window.y
         x = replace(x, stride=0) if columns == 1 else x
         y = replace(y, stride=0) if rows == 1 else y
@@ -408,7 +328,7 @@ class MPSNNLocalCorrelation(MPSNNReduceBinary):
     def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
         if index == 1:
             # All of B: which of it a result pixel meets is the business of the operation.
-            width, height = self._pixels(index, extent)
+            width, height = self._pixels_read(index, extent)
         return super()._source_record(index, extent, width, height)
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import Final
 
+from openmps.checks import flag
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types.metal import MTLPixelFormat, MTLTextureType, MTLTextureUsage
 
@@ -166,6 +168,42 @@ class MPSImageReadWriteParams(_Counts):
 
     feature_channel_offset: int
     number_of_feature_channels_to_read_write: int
+
+
+@dataclass(frozen=True, slots=True)
+class MPSImageHistogramInfo:
+    """Bins of a histogram, and what they span (MPSImageHistogram.h, macOS 10.13).
+
+    The number of bins is a power of two. Bounds are four numbers each, for red, green, blue and alpha.
+    """
+
+    number_of_histogram_entries: int = 256
+    histogram_for_alpha: bool = False
+    min_pixel_value: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    max_pixel_value: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        name, entries = type(self).__name__, self.number_of_histogram_entries
+        _require_integers(self, "number_of_histogram_entries")
+        if not entries or entries & (entries - 1):
+            raise MPSArgumentError(name, "number_of_histogram_entries", "must be a power of two", entries)
+        object.__setattr__(self, "histogram_for_alpha", flag(name, "histogram_for_alpha", self.histogram_for_alpha))
+        for bound in ("min_pixel_value", "max_pixel_value"):
+            object.__setattr__(self, bound, _four_numbers(name, bound, getattr(self, bound)))
+        for low, high in zip(self.min_pixel_value, self.max_pixel_value, strict=True):
+            if low >= high:
+                rule = f"must be above min_pixel_value in every channel, {self.min_pixel_value}"
+                raise MPSArgumentError(name, "max_pixel_value", rule, self.max_pixel_value)
+
+
+def _four_numbers(who: str, argument: str, values: object) -> tuple[float, float, float, float]:
+    try:
+        red, green, blue, alpha = map(float, values)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError, OverflowError):
+        raise MPSTypeError(who, argument, "must be four real numbers", repr(values)) from None
+    if not all(map(math.isfinite, (red, green, blue, alpha))):
+        raise MPSArgumentError(who, argument, "must be finite", values)
+    return red, green, blue, alpha
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class ImageFilter(ImageKernel):
             image, channels = Channels(0, wanted)(image), wanted
         return self._components(at, at.read(image, index), channels)
 
-    def _region(self, index: int, destination_size: MTLSize) -> MPSRegion:
+    def _source_region(self, index: int, destination_size: MTLSize) -> MPSRegion:
         """What an encode into a destination of this size reads of a source."""
         size = self._written_size(destination_size)
         source = self._sources[index]
@@ -187,7 +187,7 @@ class MPSUnaryImageKernel(OneSource, ImageFilter):
 
     def source_region(self, destination_size: MTLSize) -> MPSRegion:
         """The region of the source that an encode into a destination of this size reads, not cut to the source."""
-        return self._region(0, destination_size)
+        return self._source_region(0, destination_size)
 
 
 class WindowedFilter(MPSUnaryImageKernel):
@@ -283,8 +283,8 @@ class MPSBinaryImageKernel(ImageFilter):
 
     def primary_source_region(self, destination_size: MTLSize) -> MPSRegion:
         """The region of the primary source that an encode into a destination of this size reads, not cut to it."""
-        return self._region(0, destination_size)
+        return self._source_region(0, destination_size)
 
     def secondary_source_region(self, destination_size: MTLSize) -> MPSRegion:
         """The region of the secondary source that an encode into a destination of this size reads, not cut to it."""
-        return self._region(1, destination_size)
+        return self._source_region(1, destination_size)

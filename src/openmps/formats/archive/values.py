@@ -273,6 +273,8 @@ def _like(name: str, now: Any, value: Any) -> Any:
         return value  # the setter, or the kernel that reads it, checks it
     if isinstance(value, type(now)) and isinstance(now, bool) == isinstance(value, bool):
         return value
+    if isinstance(now, tuple) and isinstance(value, list):
+        return tuple(value)
     if isinstance(now, int) and isinstance(value, int) and not isinstance(now, bool | enum.Enum):
         return value
     if hasattr(now, "padding_method") or hasattr(now, "image"):

@@ -12,11 +12,29 @@ from openmps.kernels.image_filters.conversion import MPSImageConversion as MPSIm
 from openmps.kernels.image_filters.convolution import MPSImageConvolution as MPSImageConvolution
 from openmps.kernels.image_filters.convolution import MPSImageLaplacian as MPSImageLaplacian
 from openmps.kernels.image_filters.convolution import MPSImageSobel as MPSImageSobel
+from openmps.kernels.image_filters.equalization import MPSImageHistogramEqualization as MPSImageHistogramEqualization
+from openmps.kernels.image_filters.equalization import MPSImageHistogramSpecification as MPSImageHistogramSpecification
+from openmps.kernels.image_filters.histogram import MPSImageHistogram as MPSImageHistogram
+from openmps.kernels.image_filters.histogram import MPSImageNormalizedHistogram as MPSImageNormalizedHistogram
 from openmps.kernels.image_filters.median import MPSImageMedian as MPSImageMedian
 from openmps.kernels.image_filters.morphology import MPSImageAreaMax as MPSImageAreaMax
 from openmps.kernels.image_filters.morphology import MPSImageAreaMin as MPSImageAreaMin
 from openmps.kernels.image_filters.morphology import MPSImageDilate as MPSImageDilate
 from openmps.kernels.image_filters.morphology import MPSImageErode as MPSImageErode
+from openmps.kernels.image_filters.reduction import MPSImageReduceColumnMax as MPSImageReduceColumnMax
+from openmps.kernels.image_filters.reduction import MPSImageReduceColumnMean as MPSImageReduceColumnMean
+from openmps.kernels.image_filters.reduction import MPSImageReduceColumnMin as MPSImageReduceColumnMin
+from openmps.kernels.image_filters.reduction import MPSImageReduceColumnSum as MPSImageReduceColumnSum
+from openmps.kernels.image_filters.reduction import MPSImageReduceRowMax as MPSImageReduceRowMax
+from openmps.kernels.image_filters.reduction import MPSImageReduceRowMean as MPSImageReduceRowMean
+from openmps.kernels.image_filters.reduction import MPSImageReduceRowMin as MPSImageReduceRowMin
+from openmps.kernels.image_filters.reduction import MPSImageReduceRowSum as MPSImageReduceRowSum
+from openmps.kernels.image_filters.reduction import MPSImageReduceUnary as MPSImageReduceUnary
+from openmps.kernels.image_filters.statistics import MPSImageStatisticsMean as MPSImageStatisticsMean
+from openmps.kernels.image_filters.statistics import (
+    MPSImageStatisticsMeanAndVariance as MPSImageStatisticsMeanAndVariance,
+)
+from openmps.kernels.image_filters.statistics import MPSImageStatisticsMinAndMax as MPSImageStatisticsMinAndMax
 from openmps.kernels.image_filters.threshold import MPSImageThresholdBinary as MPSImageThresholdBinary
 from openmps.kernels.image_filters.threshold import MPSImageThresholdBinaryInverse as MPSImageThresholdBinaryInverse
 from openmps.kernels.image_filters.threshold import MPSImageThresholdToZero as MPSImageThresholdToZero

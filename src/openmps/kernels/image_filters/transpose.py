@@ -23,7 +23,7 @@ class MPSImageTranspose(MPSUnaryImageKernel):
     def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
         return super()._source_record(index, extent, height, width)
 
-    def _region(self, index: int, destination_size: MTLSize) -> MPSRegion:
+    def _source_region(self, index: int, destination_size: MTLSize) -> MPSRegion:
         size = self._written_size(destination_size)
         return MPSRegion(MPSOrigin(self.offset.x, self.offset.y, 0.0), MPSSize(size.height, size.width, 1.0))
 

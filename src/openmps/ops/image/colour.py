@@ -66,7 +66,7 @@ def convert_alpha(
     return whole
 
 
-class Gray(Op, of=gray, gives_view=True):
+class Gray(Op, of=gray, kind=Kind.REDUCTION, gives_view=True):
     """`gray` of a picture."""
 
     weights: tuple[float, float, float]
@@ -78,7 +78,7 @@ class Spread(Op, of=spread, kind=Kind.STORAGE, gives_view=True):
     count: int
 
 
-class ConvertAlpha(Op, of=convert_alpha):
+class ConvertAlpha(Op, of=convert_alpha, kind=Kind.REDUCTION):
     """`convert_alpha` of a picture."""
 
     source: MPSAlphaType

@@ -1,0 +1,65 @@
+"""Statistics of pictures (MPSImageStatistics.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+from openmps.core.kernel.lowering_context import LoweringContext
+from openmps.kernels.image_filters.measure import MeasuringFilter
+from openmps.metal.device import MTLDevice
+from openmps.ops.image.statistics import MeanAndVariance, MinAndMax
+from openmps.ops.op import Value
+from openmps.ops.reduce.reduce import PIXELS, Reduce, Reduction
+
+
+class MPSImageStatisticsMinAndMax(MeasuringFilter):
+    """The smallest number of each channel at (0, 0), the largest at (1, 0) (MPSImageStatistics.h, macOS 10.13).
+
+    Of the pixels of `clip_rect_source`; the result is written from ``clip_rect.origin`` on. NaN anywhere gives NaN.
+
+    Raises:
+        MPSArgumentError: In an encode, the clip rectangle has not two pixels of a row of the destination.
+    """
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__(device)
+
+    def _measured(self, columns: int, rows: int) -> tuple[int, int]:
+        return 2, 1
+
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        return MinAndMax()(self._pixels(at, images))
+
+
+class MPSImageStatisticsMeanAndVariance(MeasuringFilter):
+    """The mean of each channel at (0, 0), its variance at (1, 0) (MPSImageStatistics.h, macOS 10.13).
+
+    Of the pixels of `clip_rect_source`; the result is written from ``clip_rect.origin`` on. The variance is that of the
+    population: the sum of the squared distances from the mean, divided by the number of pixels.
+
+    Raises:
+        MPSArgumentError: In an encode, the clip rectangle has not two pixels of a row of the destination.
+    """
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__(device)
+
+    def _measured(self, columns: int, rows: int) -> tuple[int, int]:
+        return 2, 1
+
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        return MeanAndVariance()(self._pixels(at, images))
+
+
+class MPSImageStatisticsMean(MeasuringFilter):
+    """The mean of each channel at (0, 0) (MPSImageStatistics.h, macOS 10.13).
+
+    Of the pixels of `clip_rect_source`; the result is written at ``clip_rect.origin``.
+    """
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__(device)
+
+    def _measured(self, columns: int, rows: int) -> tuple[int, int]:
+        return 1, 1
+
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        return Reduce(Reduction.MEAN, PIXELS)(self._pixels(at, images))

@@ -1,0 +1,149 @@
+"""Histograms of pictures ``[N, C, H, W]``, and tables made of them (MPSImageHistogram.h, macOS 10.13).
+
+A number v of a channel whose n bins span ``low`` … ``high`` is in bin::
+
+    b(v) = min(floor((clip(v, low, high) - low) / (high - low) * n), n - 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from openmps.ops.image.statistics import min_and_max
+from openmps.ops.op import Kind, Op
+
+Numbers = tuple[float, ...]
+"""One for each channel."""
+
+
+def bins(x: Tensor, low: Tensor, high: Tensor, entries: int) -> Tensor:
+    """The bin of each number, int64; bounds are float64 ``[C, 1, 1]``. Where they are equal all is in the first bin."""
+    scaled = x.to(torch.float64).clamp(low, high).sub_(low).div_((high - low).clamp_min_(5e-324)).mul_(entries)
+    return scaled.floor_().nan_to_num_(nan=0.0).clamp_(0, entries - 1).to(torch.int64)
+
+
+def counts(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int) -> Tensor:
+    """How many numbers of each channel are in each bin, int64 ``[C, entries]``; those below ``least`` are not counted.
+
+    NaN is below everything.
+    """
+    channels = x.shape[1]
+    first = torch.arange(channels, device=x.device)[:, None, None] * entries
+    index = (bins(x, low, high, entries) + first).masked_fill_(~(x >= least), channels * entries).flatten()
+    if x.device.type == "cpu":
+        found = torch.bincount(index, minlength=channels * entries + 1)
+    else:  # which would ask the device for the largest index
+        found = index.new_zeros(channels * entries + 1).scatter_add_(0, index, torch.ones_like(index))
+    return found[:-1].view(channels, entries)
+
+
+def bounds(values: Sequence[float], like: Tensor) -> Tensor:
+    """Numbers for each channel, float64 ``[C, 1, 1]``."""
+    return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None, None]
+
+
+def histogram(x: Tensor, before: Tensor | None, entries: int, low: Numbers, high: Numbers, least: Numbers) -> Tensor:
+    """Bins of all channels that have bounds, one channel behind the other, uint32 ``[1, C entries]``.
+
+    ``before`` is added, if it is given.
+    """
+    part = x[:, : len(low)]
+    found = counts(part, bounds(low, x), bounds(high, x), bounds(least, x), entries).view(1, -1)
+    return (found if before is None else found + before.to(torch.int64)).to(torch.uint32)
+
+
+def normalized_histogram(
+    x: Tensor, before: Tensor | None, entries: int, low: Numbers, high: Numbers
+) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest number of each channel, ``[1, C, 1, 2]``, and bins that span what is there.
+
+    They begin at ``low`` and end at ``high`` at the widest.
+    """
+    extremes = min_and_max(x).amax(0, keepdim=True) if len(x) == 1 else min_and_max(_joined(x))
+    first = torch.maximum(extremes[0, : len(low), 0, 0].double(), bounds(low, x)[:, 0, 0])[:, None, None]
+    last = torch.minimum(extremes[0, : len(low), 0, 1].double(), bounds(high, x)[:, 0, 0])[:, None, None]
+    found = counts(x[:, : len(low)], first, torch.maximum(first, last), first.new_full((), -torch.inf), entries)
+    found = found.view(1, -1)
+    return extremes, (found if before is None else found + before.to(torch.int64)).to(torch.uint32)
+
+
+def _joined(x: Tensor) -> Tensor:
+    """Several images below one another, as one."""
+    images, channels, height, width = x.shape
+    return x.permute(1, 0, 2, 3).reshape(1, channels, images * height, width)
+
+
+def equalizing_table(histogram: Tensor, entries: int, low: Numbers, high: Numbers) -> Tensor:
+    """``T[b] = low + (high - low) cdf[b] / cdf[n - 1]`` for each channel, float32 ``[1, C n]``; cdf includes bin b."""
+    share = _shares(histogram.view(-1, entries))
+    return _spanned(share, low, high)
+
+
+def specifying_table(histogram: Tensor, desired: Tensor, entries: int, low: Numbers, high: Numbers) -> Tensor:
+    """``T[b] = low + (high - low) d / (n - 1)``, float32 ``[1, C n]``.
+
+    d is the first bin up to which the desired histogram has at least the share that the other one has up to bin b.
+    """
+    have, want = (each.view(-1, entries).to(torch.float64).cumsum(1) for each in (histogram, desired))
+    # Products, not quotients, are compared: they are exact for pictures of 2^26 pixels.
+    place = torch.searchsorted(want * have[:, -1:], have * want[:, -1:]).clamp_(max=entries - 1)
+    is_empty = (have[:, -1:] == 0) | (want[:, -1:] == 0)
+    share = torch.where(is_empty, _identity(have), place / max(1, entries - 1))
+    return _spanned(share, low, high)
+
+
+def _shares(histogram: Tensor) -> Tensor:
+    total = histogram.to(torch.float64).cumsum(1)
+    return torch.where(total[:, -1:] == 0, _identity(total), total / total[:, -1:])
+
+
+def _identity(like: Tensor) -> Tensor:
+    """What an empty histogram asks for: every bin stays in its place."""
+    return torch.arange(like.shape[1], dtype=like.dtype, device=like.device) / max(1, like.shape[1] - 1)
+
+
+def _spanned(share: Tensor, low: Numbers, high: Numbers) -> Tensor:
+    first, last = (bounds(each[: len(share)], share)[:, 0] for each in (low, high))
+    return (first + (last - first) * share).to(torch.float32).view(1, -1)
+
+
+def lookup(x: Tensor, table: Tensor, entries: int, low: Numbers, high: Numbers) -> Tensor:
+    """Numbers by their bins, ``table[c n + b(x)]``; channels without bounds stay."""
+    channels = len(low)
+    first = torch.arange(channels, device=x.device)[:, None, None] * entries
+    index = bins(x[:, :channels], bounds(low, x), bounds(high, x), entries) + first
+    found = table.flatten()[index].to(x.dtype)
+    return torch.cat([found, x[:, channels:]], 1)
+
+
+class _Bins(Op, kind=Kind.REDUCTION):
+    """The base of operations over bins."""
+
+    entries: int
+    low: Numbers
+    high: Numbers
+
+
+class Histogram(_Bins, of=histogram):
+    """`histogram` of a picture, and of the counts before or None."""
+
+    least: Numbers
+
+
+class NormalizedHistogram(_Bins, of=normalized_histogram, results=2):
+    """`normalized_histogram` of a picture, and of the counts before or None."""
+
+
+class EqualizingTable(_Bins, of=equalizing_table):
+    """`equalizing_table` of a histogram."""
+
+
+class SpecifyingTable(_Bins, of=specifying_table):
+    """`specifying_table` of a picture's histogram and the desired one."""
+
+
+class Lookup(_Bins, of=lookup, kind=Kind.POINTWISE):
+    """`lookup` of a picture in a table."""
