@@ -47,7 +47,7 @@ from samples.dropout import DROPOUTS
 from samples.gram_matrix import GRAM_MATRICES
 from samples.grid_sample import GRIDS
 from samples.group_normalization import GROUP_NORMALIZATIONS, INSTANCE_NORMALIZATIONS
-from samples.image_filters import FILTERS, HISTOGRAMS
+from samples.image_filters import FILTERS, GUIDED, HISTOGRAMS
 from samples.loss import DETECTORS, FORWARD_LOSSES, INITIAL_GRADIENTS, LOSS_GRADIENTS, LOSSES
 from samples.matrix import FIRST_OF_KIND, summing
 from samples.neuron import NEURON_CLASSES, NEURONS
@@ -186,11 +186,13 @@ IMAGE_FILTERS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
     **{kind: kind for kind in (image_scale_kernels.MPSImageBilinearScale, image_scale_kernels.MPSImageLanczosScale)},
     **{kind: samples[0].make for kind, samples in FILTERS.items()},
     **HISTOGRAMS,
+    **GUIDED,
 }
 """Every filter of pictures, whose destination is always given.
 
 The numbers of scales are in tests/kernels/test_image_scale.py, those of histograms in test_image_histogram.py, those of
-the others in test_image_filters.py, which takes the samples of samples/image_filters.py.
+the guided filter in test_image_transforms.py, those of the others in test_image_filters.py, which takes the samples of
+samples/image_filters.py.
 """
 
 MATRIX_KERNELS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {

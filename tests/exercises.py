@@ -19,6 +19,7 @@ from openmps.kernels.batch_normalization import (
 )
 from openmps.kernels.image_copy import MPSImageCopyToMatrix, MPSMatrixCopyToImage
 from openmps.kernels.image_filters import (
+    MPSImageGuidedFilter,
     MPSImageHistogram,
     MPSImageHistogramEqualization,
     MPSImageHistogramSpecification,
@@ -145,6 +146,16 @@ def transformed(bench: Bench, kernel: Any) -> list[Array]:
     return [numbers(result)]
 
 
+def guided(bench: Bench, kernel: Any) -> list[Array]:
+    """Coefficients of a channel by three, and the picture that they make."""
+    guide, found, made = bench.image(_picture()), bench.empty((1, 4, 5, 4)), bench.empty((1, 1, 5, 4))
+    command_buffer = bench.command_buffer()
+    kernel.encode_regression(command_buffer, bench.image(_picture()[:, 1:2]), guide, None, found)
+    kernel.encode_reconstruction(command_buffer, guide, found, made)
+    finish(command_buffer)
+    return [numbers(found), numbers(made)]
+
+
 def _picture() -> Array:
     return np.abs(drawn("picture", (1, 3, 5, 4))) % 1.0
 
@@ -227,6 +238,7 @@ EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     **dict.fromkeys((MPSImageBilinearScale, MPSImageLanczosScale), scaled),
     **dict.fromkeys(FILTERS, filtered),
     **dict.fromkeys((MPSImageHistogram, MPSImageNormalizedHistogram), counted),
+    MPSImageGuidedFilter: guided,
     **dict.fromkeys((MPSImageHistogramEqualization, MPSImageHistogramSpecification), transformed),
     MPSImageCopyToMatrix: copied_to_matrix,
     MPSMatrixCopyToImage: copied_to_image,

@@ -37,6 +37,7 @@ READ_AS = {
     "src_alpha": "source_alpha",
     "dest_alpha": "destination_alpha",
     "linear_gray_color_transform": "transform",
+    "linear_to_gray_scale_transform": "color_transform",
     "MPSImageSobel.linear_gray_color_transform": "color_transform",
     # Other forms of an argument that has its name.
     "integer_scale_factor_x": "scale_factor_x",

@@ -137,6 +137,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "learning_rate": lambda: 0.25,
     "length": lambda: 6,
     "linear_gray_color_transform": lambda: (0.25, 0.5, 0.125),
+    "linear_to_gray_scale_transform": lambda: (0.25, 0.5, 0.125),
     "loss_descriptor": lambda: mps.MPSCNNLossDescriptor(TYPE.HUBER, SUM),
     "lower": lambda: True,
     "loss_image_size": lambda: mps.MTLSize(1, 1, 2),

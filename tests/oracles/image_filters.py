@@ -152,3 +152,83 @@ def specify(x: np.ndarray, have: np.ndarray, want: np.ndarray) -> np.ndarray:
         d = next(d for d in range(entries) if int(want[: d + 1].sum()) * int(have.sum()) >= share)
         result[place] = d / (entries - 1)
     return result
+
+
+def integral(x: np.ndarray) -> np.ndarray:
+    result = np.zeros(x.shape)
+    for y, i in np.ndindex(x.shape[2:]):
+        result[:, :, y, i] = x[:, :, : y + 1, : i + 1].sum(axis=(2, 3))
+    return result
+
+
+def distances(x: np.ndarray, rows: Axis, columns: Axis, edge: int) -> np.ndarray:
+    """To the nearest pixel that is not 0 of the source and of what the edge mode continues, 9 pixels on each side."""
+    near = 9
+    wide = gather(x, Axis(x.shape[2] + 2 * near, offset=-near), Axis(x.shape[3] + 2 * near, offset=-near), edge)
+    result = np.full((*x.shape[:2], rows.result, columns.result), np.inf)
+    for n, c, j, i in np.ndindex(wide.shape[:4]):
+        if wide[n, c, j, i, 0, 0] != 0.0:
+            down = np.arange(rows.result)[:, None] + rows.offset - (j - near)
+            across = np.arange(columns.result) + columns.offset - (i - near)
+            result[n, c] = np.minimum(result[n, c], np.sqrt(down**2 + across**2))
+    return result
+
+
+def canny(x: np.ndarray, sigma: float, low: float, high: float, edge: int) -> np.ndarray:
+    """Of one channel of one picture at a time; the whole picture."""
+    weights = bell(sigma)
+    height, width = x.shape[2:]
+    taps = gather(x, Axis(height, len(weights)), Axis(width, len(weights)), edge)
+    blurred = correlate(taps, np.outer(weights, weights))
+    taps = gather(blurred, Axis(height, 3), Axis(width, 3), edge)
+    across = correlate(taps, np.array([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]))
+    down = correlate(taps, np.array([[-1.0, -2, -1], [0, 0, 0], [1, 2, 1]]))
+    length = np.sqrt(across**2 + down**2)
+    result = np.zeros(x.shape)
+    for n, c in np.ndindex(x.shape[:2]):
+        g = np.pad(length[n, c], 1)
+        weak, edges = np.zeros((height, width), bool), np.zeros((height, width), bool)
+        for y, i in np.ndindex(height, width):
+            angle = np.degrees(np.arctan2(down[n, c, y, i], across[n, c, y, i])) % 180.0
+            v, u = [(0, -1), (-1, -1), (-1, 0), (-1, 1), (0, -1)][int((angle + 22.5) // 45.0)]
+            here = g[y + 1, i + 1]
+            if here > g[y + 1 + v, i + 1 + u] and here >= g[y + 1 - v, i + 1 - u]:
+                weak[y, i], edges[y, i] = here > low, here > high
+        ahead = list(zip(*np.nonzero(edges), strict=True))
+        while ahead:
+            y, i = ahead.pop()
+            for v, u in np.ndindex(3, 3):
+                at = (y + v - 1, i + u - 1)
+                if 0 <= at[0] < height and 0 <= at[1] < width and weak[at] and not edges[at]:
+                    edges[at] = True
+                    ahead.append(at)
+        result[n, c] = edges
+    return result
+
+
+def _windowed_mean(x: np.ndarray, weights: np.ndarray, diameter: int) -> np.ndarray:
+    """Of [rows, columns], over the pixels inside."""
+    reach, result = diameter // 2, np.zeros(x.shape)
+    for y, i in np.ndindex(x.shape):
+        part = np.s_[max(0, y - reach) : y + reach + 1, max(0, i - reach) : i + reach + 1]
+        total = weights[part].sum()
+        result[y, i] = (x[part] * weights[part]).sum() / total if total > 0 else 0.0
+    return result
+
+
+def guided(p: np.ndarray, guide: np.ndarray, weights: np.ndarray, diameter: int, epsilon: float) -> np.ndarray:
+    """Coefficients [colours + 1, rows, columns] of a picture [rows, columns] by a guidance [colours, rows, columns]."""
+    reach, colours = diameter // 2, len(guide)
+    found = np.zeros((colours + 1, *p.shape))
+    for y, i in np.ndindex(p.shape):
+        part = np.s_[max(0, y - reach) : y + reach + 1, max(0, i - reach) : i + reach + 1]
+        w = weights[part].ravel()
+        if w.sum() == 0:
+            continue
+        w = w / w.sum()
+        values, target = guide[(slice(None), *part)].reshape(colours, -1), p[part].ravel()
+        mean, mean_of_p = values @ w, target @ w
+        spread = (values * w) @ values.T - np.outer(mean, mean) + epsilon * np.eye(colours)
+        a = np.linalg.solve(spread, (values * w) @ target - mean * mean_of_p)
+        found[:, y, i] = [*a, mean_of_p - a @ mean]
+    return np.stack([_windowed_mean(each, np.ones(p.shape), diameter) for each in found])

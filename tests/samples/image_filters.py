@@ -14,10 +14,14 @@ from openmps.core.kernel.base import MPSKernel
 from openmps.kernels.image_filters import (
     arithmetic,
     blur,
+    canny,
     conversion,
     convolution,
+    distance,
     equalization,
+    guided_filter,
     histogram,
+    integral,
     median,
     morphology,
     reduction,
@@ -62,6 +66,8 @@ class FilterSample:
     """Whether it takes pictures of bytes, and makes such, alone."""
     window: tuple[int, int] | None = None
     """Rows and columns of the window, where no properties say them."""
+    drawn: Callable[[list[Array]], list[Array]] = lambda sources: sources
+    """What becomes of random pictures, for filters that ask for more."""
     tolerance: float = 2e-6
 
     @property
@@ -77,7 +83,7 @@ class FilterSample:
     def sources(self, images: int = 1) -> list[Array]:
         """Pictures of 0 … 1, some of them 0 and 1, in steps that bytes have."""
         random = np.random.default_rng([*self.name.encode()])
-        return [random.integers(0, 256, (images, count, *SIZE)) / 255.0 for count in self.channels]
+        return self.drawn([random.integers(0, 256, (images, count, *SIZE)) / 255.0 for count in self.channels])
 
     def readings(self, kernel: Any, height: int, width: int) -> list[Reading]:
         """How a kernel reads its sources for so many result pixels."""
@@ -381,6 +387,60 @@ MEASURES: dict[type[MPSKernel], list[FilterSample]] = {
 }  # fmt: skip
 
 
+def _integral(kind: str, channels: int, made: int | None = None) -> FilterSample:
+    def forward(sources: list[Array], how: list[Reading], count: int) -> Array:
+        x = oracle.textured(how[0].region(sources[0]), count)
+        return oracle.integral(x**2 if kind == "IntegralOfSquares" else x)
+
+    make = getattr(integral, f"MPSImage{kind}")
+    name = f"image {kind} of {channels} channels to {made or channels}"
+    return FilterSample(name, make, forward, (channels,), made, works_in_place=False)
+
+
+def _sparse(sources: list[Array]) -> list[Array]:
+    """A few pixels that are not 0, one at least."""
+    few = [np.where(each > 0.93, each, 0.0) for each in sources]
+    for each in few:
+        each[..., 3, 2] = 1.0
+    return few
+
+
+def _distance(channels: int) -> FilterSample:
+    def forward(sources: list[Array], how: list[Reading], count: int) -> Array:
+        return oracle.distances(sources[0], *how[0])
+
+    return FilterSample(
+        f"image distances of {channels} channels", distance.MPSImageEuclideanDistanceTransform, forward, (channels,),
+        drawn=_sparse,
+    )  # fmt: skip
+
+
+def _canny(channels: int, made: int, **values: Any) -> FilterSample:
+    sigma = values.pop("sigma", 2.0**0.5)
+
+    def forward(sources: list[Array], how: list[Reading], count: int) -> Array:
+        x = oracle.gray(sources[0]) if made == 1 else sources[0]
+        low, high = values.get("low_threshold", 0.2), values.get("high_threshold", 0.4)
+        return how[0].region(oracle.canny(x, sigma, low, high, how[0].edge))
+
+    def make(device: MTLDevice) -> Any:
+        return configured(canny.MPSImageCanny(device, sigma=sigma), values)
+
+    return FilterSample(
+        f"image Canny of {channels} channels to {made}, sigma {sigma}", make, forward, (channels,), made
+    )
+
+
+TRANSFORMS: dict[type[MPSKernel], list[FilterSample]] = {
+    integral.MPSImageIntegral: [_integral("Integral", 4), _integral("Integral", 2, 4)],
+    integral.MPSImageIntegralOfSquares: [_integral("IntegralOfSquares", 1)],
+    distance.MPSImageEuclideanDistanceTransform: [_distance(3), _distance(1)],
+    canny.MPSImageCanny: [
+        _canny(3, 3, sigma=0.6, low_threshold=0.5, high_threshold=1.25), _canny(4, 1, sigma=0.5), _canny(1, 1)
+    ],
+}  # fmt: skip
+
+
 def _with_info(kind: Any, device: MTLDevice) -> Any:
     return kind(device, MPSImageHistogramInfo(16))
 
@@ -391,6 +451,7 @@ FILTERS: dict[type[MPSKernel], list[FilterSample]] = {
     conversion.MPSImageConversion: CONVERSIONS,
     transpose.MPSImageTranspose: TRANSPOSES,
     **MEASURES,
+    **TRANSFORMS,
     **WINDOWS,
     **MORPHOLOGY,
     median.MPSImageMedian: MEDIANS,
@@ -398,6 +459,10 @@ FILTERS: dict[type[MPSKernel], list[FilterSample]] = {
 """Every filter that makes a picture of pictures."""
 
 ALL_FILTERS = [sample for samples in FILTERS.values() for sample in samples]
+
+GUIDED: dict[type[MPSKernel], Callable[[MTLDevice], Any]] = {
+    guided_filter.MPSImageGuidedFilter: lambda device: guided_filter.MPSImageGuidedFilter(device, 3)
+}
 
 HISTOGRAMS: dict[type[MPSKernel], Callable[[MTLDevice], Any]] = {
     kind: partial(_with_info, kind)

@@ -163,6 +163,7 @@ _ARGUMENTS: dict[type, Callable[[Any, StandIns], dict[str, Any]]] = {
 _SHOWN_AS: Mapping[str, tuple[str, ...]] = {
     "dest_alpha": ("destination_alpha",),
     "linear_gray_color_transform": ("transform", "color_transform"),
+    "linear_to_gray_scale_transform": ("color_transform",),
     "src_alpha": ("source_alpha",),
 }
 """Arguments of filters that the framework shows as properties of other names."""

@@ -8,14 +8,21 @@ from openmps.kernels.image_filters.arithmetic import MPSImageSubtract as MPSImag
 from openmps.kernels.image_filters.blur import MPSImageBox as MPSImageBox
 from openmps.kernels.image_filters.blur import MPSImageGaussianBlur as MPSImageGaussianBlur
 from openmps.kernels.image_filters.blur import MPSImageTent as MPSImageTent
+from openmps.kernels.image_filters.canny import MPSImageCanny as MPSImageCanny
 from openmps.kernels.image_filters.conversion import MPSImageConversion as MPSImageConversion
 from openmps.kernels.image_filters.convolution import MPSImageConvolution as MPSImageConvolution
 from openmps.kernels.image_filters.convolution import MPSImageLaplacian as MPSImageLaplacian
 from openmps.kernels.image_filters.convolution import MPSImageSobel as MPSImageSobel
+from openmps.kernels.image_filters.distance import (
+    MPSImageEuclideanDistanceTransform as MPSImageEuclideanDistanceTransform,
+)
 from openmps.kernels.image_filters.equalization import MPSImageHistogramEqualization as MPSImageHistogramEqualization
 from openmps.kernels.image_filters.equalization import MPSImageHistogramSpecification as MPSImageHistogramSpecification
+from openmps.kernels.image_filters.guided_filter import MPSImageGuidedFilter as MPSImageGuidedFilter
 from openmps.kernels.image_filters.histogram import MPSImageHistogram as MPSImageHistogram
 from openmps.kernels.image_filters.histogram import MPSImageNormalizedHistogram as MPSImageNormalizedHistogram
+from openmps.kernels.image_filters.integral import MPSImageIntegral as MPSImageIntegral
+from openmps.kernels.image_filters.integral import MPSImageIntegralOfSquares as MPSImageIntegralOfSquares
 from openmps.kernels.image_filters.median import MPSImageMedian as MPSImageMedian
 from openmps.kernels.image_filters.morphology import MPSImageAreaMax as MPSImageAreaMax
 from openmps.kernels.image_filters.morphology import MPSImageAreaMin as MPSImageAreaMin

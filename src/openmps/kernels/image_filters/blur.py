@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
-from openmps.checks import finite
 from openmps.core.kernel.configuration import Fixed
 from openmps.core.kernel.image_filter import MPSUnaryImageKernel, WindowedFilter
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.errors import MPSArgumentError
+from openmps.kernels.image_filters.reach import LARGEST_WINDOW, gaussian_size
 from openmps.metal.device import MTLDevice
 from openmps.ops.image.separable import Profile, Separable, Shape
 from openmps.ops.op import Value
-
-_REACH = 3.7
-"""Of a bell, in sigmas: what lies further out weighs 0.0002 of the whole."""
-_LARGEST = 2**20
-"""Weights of a window along an axis: many more than a texture has pixels."""
 
 
 class _Blur(MPSUnaryImageKernel):
@@ -66,8 +60,8 @@ class MPSImageTent(MPSImageBox):
     def __init__(self, device: MTLDevice, kernel_width: int, kernel_height: int) -> None:
         super().__init__(device, kernel_width, kernel_height)
         for argument, size in (("kernel_width", kernel_width), ("kernel_height", kernel_height)):
-            if size > _LARGEST:
-                raise MPSArgumentError(self.name, argument, f"must be at most {_LARGEST}", size)
+            if size > LARGEST_WINDOW:
+                raise MPSArgumentError(self.name, argument, f"must be at most {LARGEST_WINDOW}", size)
 
 
 class MPSImageGaussianBlur(_Blur):
@@ -85,13 +79,9 @@ class MPSImageGaussianBlur(_Blur):
 
     def __init__(self, device: MTLDevice, sigma: float) -> None:
         super().__init__(device)
-        found = finite(self.name, "sigma", sigma)
-        most = _LARGEST / 2 / _REACH
-        if not 0.0 < found < most:
-            raise MPSArgumentError(self.name, "sigma", f"must be positive and below {most:.0f}", found)
-        size = 2 * math.ceil(_REACH * found) + 1
+        size = gaussian_size(self.name, sigma)
         self._set_window(size, size, 1, 1)
-        self._change(sigma=found)
+        self._change(sigma=float(sigma))
 
     def _profile(self) -> Profile:
         return Profile(Shape.BELL, self.sigma)
