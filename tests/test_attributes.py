@@ -108,6 +108,8 @@ THINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "buffer": (lambda: DEVICE.new_buffer(length=4), "storageMode", "storage_mode"),
     "buffer, a letter": (lambda: DEVICE.new_buffer(length=4), "lable", "label"),
     "heap": (lambda: DEVICE.new_heap(mps.MTLHeapDescriptor(4)), "usedSize", "used_size"),
+    "texture": (lambda: DEVICE.new_texture(mps.MTLTextureDescriptor()), "pixelFormat", "pixel_format"),
+    "texture descriptor": (mps.MTLTextureDescriptor, "mipmapLevelCount", "mipmap_level_count"),
     "heap descriptor": (lambda: mps.MTLHeapDescriptor(4), "storageMode", "storage_mode"),
     "image descriptor": (_ONE_PIXEL.copy, "featureChannels", "feature_channels"),
     "image batch": (lambda: mps.MPSImageBatch([_image(1)]), "resourceSize", "resource_size"),

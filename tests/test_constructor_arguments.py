@@ -97,6 +97,7 @@ NOT_KEPT = {
     "MPSState.texture_descriptor": "the resources are asked for by index",
     "MPSState.resource_list": "the resources are asked for by index",
     "MPSState.resources": "the resources are asked for by index",
+    "MTLTexture.memory": "for those who extend the framework; the pixels are asked for",
     "MPSStateResourceList.buffer_sizes": "the states that it makes say their sizes",
     "MPSStateResourceList.texture_descriptors": "the states that it makes say their sizes",
     "MPSCNNConvolutionWeightsAndBiasesState.cnn_convolution_descriptor": "the buffers have the sizes that it asks for",

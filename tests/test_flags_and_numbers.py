@@ -110,6 +110,9 @@ FLAGS: dict[str, Pass] = {
     "MPSMatrixSolveTriangular(upper)": lambda v: mps.MPSMatrixSolveTriangular(CPU, False, v, False, False, 1, 1, 1.0),
     "MPSMatrixSum(transpose)": lambda v: mps.MPSMatrixSum(CPU, 2, 1, 1, v),
     "MPSMatrixVectorMultiplication(transpose)": lambda v: mps.MPSMatrixVectorMultiplication(CPU, 1, 1, transpose=v),
+    "MTLTextureDescriptor.texture_2d_descriptor(mipmapped)": lambda v: mps.MTLTextureDescriptor.texture_2d_descriptor(
+        mps.MTLPixelFormat.R8_UNORM, 4, 4, v
+    ),
     "MPSCNNMultiplyGradient(is_secondary_source_filter)": lambda v: mps.MPSCNNMultiplyGradient(CPU, v),
     "MPSCNNSubtractGradient(is_secondary_source_filter)": lambda v: mps.MPSCNNSubtractGradient(CPU, v),
     "MPSCNNBinaryKernel.encode(destination_state_is_temporary)": _encode(mps.MPSCNNAdd(CPU), _image(), _image()),

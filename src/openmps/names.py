@@ -495,6 +495,7 @@ from openmps.metal.device import (
     MTLDevice as MTLDevice,
     MTLHeap as MTLHeap,
     MTLResource as MTLResource,
+    MTLTexture as MTLTexture,
 )
 from openmps.metal.heap import MTLHeapDescriptor as MTLHeapDescriptor
 from openmps.metal.explanation import (
@@ -507,6 +508,7 @@ from openmps.metal.mps_command_buffer import (
     MPSHeapProvider as MPSHeapProvider,
     MPSPredicate as MPSPredicate,
 )
+from openmps.metal.texture_descriptor import MTLTextureDescriptor as MTLTextureDescriptor
 from openmps.runtime.devices import (
     MPSSupportsMTLDevice as MPSSupportsMTLDevice,
     MTLCopyAllDevices as MTLCopyAllDevices,

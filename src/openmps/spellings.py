@@ -15,7 +15,6 @@ _STEM = re.compile(r"(.+?)(?:(?:With|To|For|From|On)(?=[A-Z])|_(?:with|to|for|fr
 INSTEAD = {
     "MTKTextureLoader": "Read the picture with Pillow or another library, and make an image of the array with "
     "MPSImage.from_numpy(device, array)",
-    "MTLTexture": "An MPSImage has no texture: read and write it by numpy(), read_bytes and write_bytes",
 }
 """What to use in the place of names that openmps will not have."""
 _CLOSE = 0.7

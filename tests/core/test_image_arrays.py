@@ -51,10 +51,10 @@ def test_numpy_s_own_functions_take_images() -> None:
         image.__array__(copy=False)
 
 
-def test_tensor_texture_and_dlpack_share_the_memory(mtl: MTLDevice) -> None:
+def test_tensor_and_dlpack_share_the_memory(mtl: MTLDevice) -> None:
     for channel_format in FORMATS:
         image = MPSImage(mtl, MPSImageDescriptor(channel_format, 3, 2, 4, 2))
-        for view in (image.tensor(), image.texture, torch.from_dlpack(image)):
+        for view in (image.tensor(), torch.from_dlpack(image)):
             assert (tuple(view.shape), view.dtype) == ((2, 4, 2, 3), storage.DTYPES[channel_format])
             assert view.data_ptr() == image.tensor().data_ptr()
     assert image.__dlpack_device__() == image.tensor().__dlpack_device__()

@@ -51,7 +51,7 @@ READS: dict[str, Callable[[mps.MPSImage], object]] = {
     "numpy": lambda image: image.numpy(),
     "read_bytes": lambda image: image.read_bytes(),
     "tensor": lambda image: image.tensor(),
-    "texture": lambda image: image.texture,
+    "texture": lambda image: image.texture.get_bytes(),
     "array": np.asarray,
     "dlpack": torch.from_dlpack,
     "view": lambda image: mps.MPSImage(parent_image=image, slice_range=range(1), feature_channels=4).numpy(),

@@ -179,7 +179,7 @@ def test_the_default_allocator_makes_temporary_images(command_buffer: MTLCommand
         ("numpy", lambda i: i.numpy()),
         ("numpy", lambda i: np.asarray(i)),
         ("tensor", lambda i: i.tensor()),
-        ("tensor", lambda i: i.texture),
+        ("texture", lambda i: i.texture),
         ("tensor", lambda i: np.from_dlpack(i)),
         ("numpy", lambda i: i.sub_image(NSRange(0, 3)).numpy()),
     ],

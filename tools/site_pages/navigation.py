@@ -32,6 +32,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Weight updates": "weight_updates.md"},
             {"Padding": "padding.md"},
             {"Image filters": "image_filters.md"},
+            {"Textures": "textures.md"},
             {"Matrices": "matrices.md"},
             {"Recurrent layers": "recurrent.md"},
             {"View": "view.md"},

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLBuffer
+from openmps.metal.host_elements import check_has_no_mask
 
 _LAYOUTS = {
     "OIHW": "numpy.transpose(w, (0, 2, 3, 1))",
@@ -52,12 +53,6 @@ def numbers(who: str, argument: str, data: Any) -> NDArray[np.float32]:
     if raw is not None:
         return _viewed(who, argument, raw, np.float32)
     return _rounded(who, argument, real_numbers(who, argument, data, "must be float32 numbers"), np.float32)
-
-
-def check_has_no_mask(who: str, argument: str, data: object) -> None:
-    """Raise for a masked array, whose mask would be lost."""
-    if isinstance(data, np.ma.MaskedArray):
-        raise MPSTypeError(who, argument, "must have no mask", "a masked array", "Fill it first: array.filled(0)")
 
 
 def _raw(data: Any) -> NDArray[np.uint8] | None:

@@ -13,18 +13,21 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from openmps.checks import NamedAttributes, Shown, Single, described, flag, having, of_kind, store, whole
+from openmps.checks import NamedAttributes, Shown, Single, described, having, of_kind, store, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import Taken
 from openmps.metal.blit import BlitEncoder
-from openmps.metal.execution import MAX_CAPTURE_COUNT, PlayerFactory, Work
+from openmps.metal.execution import PlayerFactory, Work
 from openmps.metal.heap import Arena, MTLHeapDescriptor
 from openmps.metal.host_copy import flushing
 from openmps.metal.host_memory import keep_freed_memory
 from openmps.metal.processor import Processor, torch_device_of
 from openmps.metal.queue_executor import QueueExecutor
 from openmps.metal.recording import Lifetime, Record, Recorder
+from openmps.metal.replay_settings import ReplaySettings
 from openmps.metal.resource import Bytes, Resource, bytes_of, modes_of
+from openmps.metal.texels import TexelMemory, Texels
+from openmps.metal.texture_descriptor import MTLTextureDescriptor, checked_descriptor
 from openmps.selectors import name_arguments
 from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
@@ -91,6 +94,10 @@ class MTLDevice(Processor):
     def new_heap(self, descriptor: MTLHeapDescriptor) -> MTLHeap:
         """A block of memory to cut buffers from."""
         return MTLHeap(self, descriptor)
+
+    def new_texture(self, descriptor: MTLTextureDescriptor) -> MTLTexture:
+        """A texture of zeros."""
+        return MTLTexture(self, descriptor)
 
     def watch(self, buffer: MTLBuffer) -> None:
         """Flush the host copy of ``buffer`` at every commit, as long as someone may write to it."""
@@ -199,6 +206,25 @@ class MTLBuffer(Bytes, MTLResource):
         return MTLBuffer(self._device, self._length)
 
 
+class MTLTexture(Texels, MTLResource):
+    """Pixels of 1, 2 or 4 components in mip levels and slices (MTLTexture.h, macOS 10.11). Made by `new_texture`.
+
+    A texture is the memory of images, never a copy: ``MPSImage(texture=…, feature_channels=…)`` sees it, and an image's
+    `texture` is its memory. The memory is allocated, and zero, on first use.
+
+    Raises:
+        MPSArgumentError: The descriptor cannot be stored, or is larger than the device's memory.
+    """
+
+    def __init__(
+        self, device: MTLDevice, descriptor: MTLTextureDescriptor, *, memory: TexelMemory | None = None
+    ) -> None:
+        of_kind("MTLTexture", "device", device, MTLDevice, _TO_MAKE_ONE)
+        checked = checked_descriptor("MTLTexture", device, descriptor)
+        MTLResource.__init__(self, device, checked.storage_mode, checked.cpu_cache_mode, None)
+        self._lay_out(checked, memory)
+
+
 class MTLHeap(Arena):
     """A block of memory of one device that buffers are cut from. Made by `MTLDevice.new_heap`.
 
@@ -268,7 +294,7 @@ class MTLBlitCommandEncoder(BlitEncoder):
 
 
 @name_arguments
-class MTLCommandQueue(NamedAttributes, Single):
+class MTLCommandQueue(ReplaySettings, NamedAttributes, Single):
     """A serial queue of command buffers. Made by `MTLDevice.new_command_queue`.
 
     Buffers run one after the other in the order in which they were enqueued or, without `enqueue`, committed; Python
@@ -298,9 +324,7 @@ class MTLCommandQueue(NamedAttributes, Single):
             keep_freed_memory()
         self._device = device
         player = None if device.make_player is None else device.make_player(device.torch_device)
-        self._executor = QueueExecutor(device.torch_device, count, player)
-        self._max_capture_count = MAX_CAPTURE_COUNT
-        self._allow_fusion = True
+        super().__init__(QueueExecutor(device.torch_device, count, player))
         # The thread knows the executor only, and ends with the queue. At exit the executor runs what is left.
         weakref.finalize(self, self._executor.close).atexit = False
 
@@ -309,40 +333,6 @@ class MTLCommandQueue(NamedAttributes, Single):
         return f"<{type(self).__name__}{label} on {self._device.name}>"
 
     device = Shown[MTLDevice]("_device", "The device that runs the work.")
-
-    @property
-    def max_capture_count(self) -> int:
-        """How many captures of command buffers are kept for replays on a GPU; 16 at first, 0 turns them off.
-
-        Work that equals that of an earlier command buffer of the queue, but for numbers (rates, counts), the images
-        bound and what states carry from one encode to another, is captured as a CUDA graph the second time and replayed
-        from then on, faster and with the same results. Each capture holds memory of its own, for what is read, made and
-        left over; the one that was not used for longest goes first, and those of weights that are gone go as well.
-        `CommandBuffer.explain` tells what was replayed, and why the rest was not. Our addition.
-        """
-        return self._max_capture_count
-
-    @max_capture_count.setter
-    def max_capture_count(self, value: int) -> None:
-        self._max_capture_count = whole("MTLCommandQueue", "max_capture_count", value, 0)
-        if self._executor.player is not None:
-            self._executor.player.max_capture_count = value
-
-    @property
-    def allow_fusion(self) -> bool:
-        """Whether replays fuse kernels that were encoded one by one, as `MPSNNGraph.allow_fusion` does filters.
-
-        True at first. Images between two kernels that are temporary and have had their last read are then never made;
-        numbers are the same but for rounding. `CommandBuffer.explain` tells what was fused. False keeps every kernel
-        apart. Our addition.
-        """
-        return self._allow_fusion
-
-    @allow_fusion.setter
-    def allow_fusion(self, value: bool) -> None:
-        self._allow_fusion = flag("MTLCommandQueue", "allow_fusion", value)
-        if self._executor.player is not None:
-            self._executor.player.allow_fusion = value
 
     def command_buffer(self) -> MTLCommandBuffer:
         """A new command buffer. Blocks while as many as the queue holds are in flight."""

@@ -89,9 +89,13 @@ class Resource(KnownAttributes, Labelled):
         if state is not MPSPurgeableState.KEEP_CURRENT:
             self._purgeable = state
         if state is MPSPurgeableState.EMPTY:
-            self._storage = self._host = self._origin = None
-            self._memory_version.advance()
+            self._discard()
         return before
+
+    def _discard(self) -> None:
+        """Have the next use find zeros."""
+        self._storage = self._host = self._origin = None
+        self._memory_version.advance()
 
     def _check_cpu_access(self, method: str) -> None:
         if self._storage_mode is MTLStorageMode.PRIVATE:

@@ -25,7 +25,7 @@ RENAMED: Mapping[str, str] = MappingProxyType(
 )
 """Words of selectors that openmps says otherwise."""
 _ARCHIVE = "archive whole objects with NSKeyedArchiver, and read them with MPSKeyedUnarchiver"
-_TEXTURE = "openmps has no textures: make the image of a descriptor, and write bytes into it"
+_TEXTURE = "scripts for PyObjC have no textures here: make the image of a descriptor, and write bytes into it"
 WITHOUT: Mapping[str, str] = MappingProxyType(
     {
         "-initWithCoder:": _ARCHIVE,

@@ -71,17 +71,25 @@ class MTLTextureUsage(IntFlag, metaclass=NamedMembers):
 
 
 class MTLPixelFormat(IntEnum, metaclass=NamedMembers):
-    """The pixel formats that images are stored in (MTLPixelFormat.h, macOS 10.11)."""
+    """The pixel formats that images and textures are stored in (MTLPixelFormat.h, macOS 10.11).
+
+    ``R8_UNORM_SRGB`` and ``RG8_UNORM_SRGB`` are of macOS 11.
+    """
 
     INVALID = 0
     R8_UNORM = 10
+    R8_UNORM_SRGB = 11
     R16_UNORM = 20
     R16_FLOAT = 25
     RG8_UNORM = 30
+    RG8_UNORM_SRGB = 31
     R32_FLOAT = 55
     RG16_UNORM = 60
     RG16_FLOAT = 65
     RGBA8_UNORM = 70
+    RGBA8_UNORM_SRGB = 71
+    BGRA8_UNORM = 80
+    BGRA8_UNORM_SRGB = 81
     RG32_FLOAT = 105
     RGBA16_UNORM = 110
     RGBA16_FLOAT = 115

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import optional_flag
-from openmps.core.arrays import check_has_no_mask
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits
 from openmps.core.image.storage import Block, Extent, Shape
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.metal.array_protocols import Offered, as_array, offered_tensor
 from openmps.metal.device import MTLDevice
+from openmps.metal.host_elements import check_has_no_mask
 from openmps.ops.elements import DTYPES, encode
 from openmps.runtime.host import TENSOR_TYPES
 from openmps.types import MPSDataLayout as Layout

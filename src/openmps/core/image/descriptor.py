@@ -7,8 +7,10 @@ from openmps.core.image.storage import Extent
 from openmps.core.kinds import listed
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.metal.device import MTLDevice
+from openmps.metal.pixel_formats import PIXEL_LAYOUTS
 from openmps.selectors import Factory, name_arguments
 from openmps.types import (
+    NUMPY_DTYPES,
     MPSImageFeatureChannelFormat,
     MPSStateTextureInfo,
     MTLCPUCacheMode,
@@ -19,13 +21,9 @@ from openmps.types import (
 )
 
 _PIXEL_FORMATS = {
-    channel_format: tuple(MTLPixelFormat[components + elements] for components in ("R", "RG", "RGBA"))
-    for channel_format, elements in (
-        (MPSImageFeatureChannelFormat.UNORM8, "8_UNORM"),
-        (MPSImageFeatureChannelFormat.UNORM16, "16_UNORM"),
-        (MPSImageFeatureChannelFormat.FLOAT16, "16_FLOAT"),
-        (MPSImageFeatureChannelFormat.FLOAT32, "32_FLOAT"),
-    )
+    (layout.channel_format, layout.components): pixel_format
+    for pixel_format, layout in PIXEL_LAYOUTS.items()
+    if not (layout.is_bgra or layout.is_srgb)
 }
 
 
@@ -80,8 +78,8 @@ class MPSImageDescriptor(KnownAttributes):
     @property
     def pixel_format(self) -> MTLPixelFormat:
         """The texture format behind the image: 1, 2 or 4 components of the channel format."""
-        formats = _PIXEL_FORMATS.get(self.channel_format)
-        return MTLPixelFormat.INVALID if formats is None else formats[max(1, min(self.feature_channels, 3)) - 1]
+        components = 4 if self.feature_channels > 2 else max(1, self.feature_channels)
+        return _PIXEL_FORMATS.get((self.channel_format, components), MTLPixelFormat.INVALID)
 
     def copy(self) -> MPSImageDescriptor:
         """A descriptor of its own with the same values."""
@@ -121,7 +119,7 @@ class MPSImageDescriptor(KnownAttributes):
             MPSArgumentError: The format cannot be stored, a size is not an integer of at least 1, or the storage mode
                 is MEMORYLESS.
         """
-        if self.channel_format not in _PIXEL_FORMATS:
+        if self.channel_format not in NUMPY_DTYPES:
             rule = "must be UNORM8, UNORM16, FLOAT16 or FLOAT32"
             remedy = "Choose one of MPSImageFeatureChannelFormat"
             raise MPSArgumentError(who, "image_descriptor.channel_format", rule, _name(self.channel_format), remedy)

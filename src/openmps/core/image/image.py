@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.checks import KnownAttributes, Labelled, Shown, of_kind, store
-from openmps.core.image import arrays, io, views
+from openmps.core.image import arrays, io, textures, views
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor, texture_type_of
 from openmps.core.image.picture import png_of
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
@@ -18,7 +18,7 @@ from openmps.core.lifetime import check_device, check_is_device, record_synchron
 from openmps.core.operand import Operand
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import exported, location
-from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.device import CommandBuffer, MTLDevice, MTLTexture
 from openmps.metal.pending import mark_written, require_written, unwritten, wait_until_written
 from openmps.types import (
     ELEMENT_BYTES,
@@ -43,13 +43,18 @@ class MPSImage(KnownAttributes, Labelled, Operand):
     `from_numpy` and `from_tensor` make one of numbers that are there.
     ``MPSImage(parent_image=…, slice_range=…, feature_channels=…)`` is a view of a range of four-channel slices of
     another image: whole images of it, or some channels of one.
+    ``MPSImage(texture=…, feature_channels=…)`` is an image in the memory of a texture: of its level 0, which as an
+    array holds as many images as its slices of four channels are enough for. Without ``feature_channels`` an image has
+    as many as a pixel of the texture has components; a picture without alpha in an RGBA texture is one of 3. What is
+    written to either shows in both.
 
     `read_bytes` and `write_bytes` show the stored elements in the framework's two layouts, `numpy` gives the numbers,
     `tensor` the memory itself. Reading waits for committed command buffers that write the image, and raises while one
     that is not committed has yet to write it; in a handler, or in recorded work, the image is read as it is then.
 
     Raises:
-        MPSArgumentError: The descriptor cannot be stored, or is larger than the device's memory.
+        MPSArgumentError: The descriptor cannot be stored, or is larger than the device's memory; the texture has too
+            few slices, or its colours are stored by the curve of sRGB.
         MPSTypeError: An argument has the wrong type, or the parent is temporary.
         MTLCommandBufferError: The image is read while a command buffer that is not committed has yet to write it.
     """
@@ -57,20 +62,32 @@ class MPSImage(KnownAttributes, Labelled, Operand):
     _device: MTLDevice
     _descriptor: MPSImageDescriptor
     _parent: MPSImage | None
+    _texture: MTLTexture | None = None
+    _is_of_texture: bool = False
     _purgeable: MPSPurgeableState
     storage: Storage
     """Where the pixels are; for those who extend the framework."""
 
     def __init__(
         self,
-        device: MTLDevice | MPSImage | None = None,
-        image_descriptor: MPSImageDescriptor | NSRange | range | None = None,
+        device: MTLDevice | MPSImage | MTLTexture | None = None,
+        image_descriptor: MPSImageDescriptor | NSRange | range | int | None = None,
         feature_channels: int | None = None,
         *,
         parent_image: MPSImage | None = None,
         slice_range: NSRange | range | None = None,
+        texture: MTLTexture | None = None,
     ) -> None:
         name = type(self).__name__
+        if isinstance(device, MTLTexture) and texture is None:
+            texture, device = device, None  # (texture, feature_channels)
+            if feature_channels is None and isinstance(image_descriptor, int):
+                feature_channels, image_descriptor = image_descriptor, None
+        if texture is not None:
+            if not (device is image_descriptor is parent_image is slice_range is None):
+                raise MPSTypeError(name, "texture", "must be given with feature_channels alone")
+            self._see(name, texture, feature_channels)
+            return
         if isinstance(device, MPSImage) and isinstance(image_descriptor, NSRange | range):
             parent_image, slice_range = device, image_descriptor  # (parent_image, slice_range, feature_channels)
         if parent_image is None:
@@ -93,6 +110,13 @@ class MPSImage(KnownAttributes, Labelled, Operand):
         store(self, "_descriptor", descriptor)
         store(self, "_parent", parent)
         store(self, "_purgeable", MPSPurgeableState.NON_VOLATILE)
+
+    def _see(self, name: str, texture: MTLTexture, feature_channels: object) -> None:
+        """Be an image in the memory of a texture."""
+        descriptor, storage = textures.seen_of(name, texture, feature_channels)
+        self._initialise(texture.device, descriptor, storage, None)
+        store(self, "_texture", texture)
+        store(self, "_is_of_texture", True)
 
     @classmethod
     def member(
@@ -165,7 +189,7 @@ class MPSImage(KnownAttributes, Labelled, Operand):
     @property
     def pixel_format(self) -> MTLPixelFormat:
         """The texture format behind the image."""
-        return self.descriptor().pixel_format
+        return self.descriptor().pixel_format if self._texture is None else self._texture.pixel_format
 
     @property
     def precision(self) -> int:
@@ -188,9 +212,15 @@ class MPSImage(KnownAttributes, Labelled, Operand):
         return texture_type_of(self.feature_channels, self.number_of_images)
 
     @property
-    def texture(self) -> torch.Tensor:
-        """The stored elements ``[N, C, H, W]``, as `tensor` gives them; takes the place of the framework's texture."""
-        return self.tensor()
+    def texture(self) -> MTLTexture:
+        """The image's memory as a texture, always the same object: the one that it was made from, if any.
+
+        Each image has a slice of the texture for each four channels; components that it does not have are 0 there.
+        """
+        if self._texture is None:
+            store(self, "_texture", textures.texture_of(self.device, self.descriptor(), self.storage))
+        found: Any = self._texture
+        return found
 
     parent = Shown["MPSImage | None"](
         "_parent", "The image that a view was made from; None for an image with memory of its own."
@@ -209,8 +239,12 @@ class MPSImage(KnownAttributes, Labelled, Operand):
         return twin
 
     def resource_size(self) -> int:
-        """Bytes of the memory behind the image, allocated or not; 0 for a view."""
-        return 0 if self._parent is not None else self.storage.extent.bytes_as(self.feature_channel_format)
+        """Bytes of the memory behind the image, allocated or not; 0 for a view, and for an image of a texture."""
+        return (
+            0
+            if self._parent is not None or self._is_of_texture
+            else self.storage.extent.bytes_as(self.feature_channel_format)
+        )
 
     def set_purgeable_state(self, state: MPSPurgeableState) -> MPSPurgeableState:
         """Say whether the contents may be discarded, and return what held before.
@@ -231,7 +265,7 @@ class MPSImage(KnownAttributes, Labelled, Operand):
         before = self._purgeable
         if state is not MPSPurgeableState.KEEP_CURRENT:
             self._purgeable = state
-        if state is empty and self.storage.is_whole:
+        if state is empty and self.storage.is_whole and not block.is_shared:
             block.discard()
         elif state is empty and block.is_allocated:
             self.storage.tensor().zero_()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import as_index, of_kind
-from openmps.core.arrays import check_has_no_mask
 from openmps.core.image.storage import Extent, Storage
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.host_elements import as_elements
 from openmps.types import NUMPY_DTYPES, MPSDataLayout, MPSImageReadWriteParams, MTLRegion
 
 # Stored [n, c, y, x] to the layout's order, and back.
@@ -70,44 +69,9 @@ def write(
     selection = _select(who, storage.extent, layout, region, channels, image_index)
     destination = selection.of(storage.tensor())
     shape = tuple(destination.shape[axis] for axis in _TO_LAYOUT[selection.layout])
-    array = _as_elements(who, data, NUMPY_DTYPES[storage.block.channel_format], shape)
+    dtype = NUMPY_DTYPES[storage.block.channel_format]
+    array = as_elements(who, "data_bytes", data, dtype, shape, "Look at data_layout and region")
     destination.copy_(torch.from_numpy(array).permute(_FROM_LAYOUT[selection.layout]))
-
-
-def _as_elements(who: str, data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """A copy of ``data`` as elements of ``dtype`` in this shape: from raw bytes, or from an array of that type."""
-    if isinstance(data, bytes | bytearray | memoryview):
-        return _from_bytes(who, data, dtype, shape)
-    check_has_no_mask(who, "data_bytes", data)
-    try:
-        array = np.asarray(data.detach().cpu().numpy() if isinstance(data, Tensor) else data)
-    except (TypeError, ValueError, RuntimeError) as fault:
-        rule = "must be an array of numbers, or bytes"
-        raise MPSTypeError(who, "data_bytes", rule, type(data).__name__) from fault
-    if array.dtype != dtype:
-        rule = f"must have the image's own element type {dtype}"
-        remedy = f"Convert it, for example with numpy.asarray(data, dtype=numpy.{dtype})"
-        raise MPSTypeError(who, "data_bytes", rule, array.dtype, remedy)
-    flat = array.ndim == 1 and array.size == math.prod(shape)
-    if not flat and _without_ones(array.shape) != _without_ones(shape):
-        image = shape if shape[0] > 1 else shape[1:]
-        rule = f"must be shaped {image}, or hold {math.prod(shape)} elements in a row"
-        raise MPSArgumentError(who, "data_bytes", rule, f"shape {array.shape}", "Look at data_layout and region")
-    # A copy of its own: torch would warn of an array that cannot be written.
-    return np.array(array, dtype=dtype, order="C").reshape(shape)
-
-
-def _from_bytes(who: str, data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    raw = np.frombuffer(bytes(data), np.uint8)
-    needed = math.prod(shape) * dtype.itemsize
-    if raw.size != needed:
-        rule = f"must hold {needed} bytes, {math.prod(shape)} elements of {dtype}"
-        raise MPSArgumentError(who, "data_bytes", rule, f"{raw.size} bytes")
-    return raw.view(dtype).reshape(shape).copy()
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
 
 
 def _select(

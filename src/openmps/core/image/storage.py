@@ -95,6 +95,7 @@ class Block(DeferrableMemory):
         "channel_format",
         "device",
         "extent",
+        "is_shared",
         "released",
     )
 
@@ -107,11 +108,21 @@ class Block(DeferrableMemory):
         self.extent = extent
         self.released = False
         """Whether the memory was given back for good."""
+        self.is_shared = False
+        """Whether other blocks may see the same memory, as that of a texture."""
         self._tensor: Tensor | None = None
         self._host: Host | None = None
         self._deferred: Callable[[], Tensor] | None = None
         """Copies elements that are in memory of somebody else's, as long as they are."""
         self._was_copied = False
+
+    @classmethod
+    def over(cls, stored: Tensor, channel_format: Format) -> Block:
+        """A block in memory ``[N, C, H, W]`` that others may see, too, as it lies."""
+        images, channels, height, width = stored.shape
+        block = cls(stored.device, channel_format, Extent(width, height, channels, images))
+        block._tensor, block.is_shared = stored, True
+        return block
 
     @property
     def is_allocated(self) -> bool:
@@ -304,10 +315,11 @@ class Storage:
         return Region(self.block, (images, channels), self.block.present)
 
     def overlaps(self, other: Storage) -> bool:
-        """Whether both hold at least one element of the same memory."""
+        """Whether both hold at least one element of the same memory, gaps between those of two blocks included."""
+        if self.block is not other.block:
+            return self.block.is_shared and other.block.is_shared and self.region().meets(other.region())
         return (
-            self.block is other.block
-            and self.first < other.first + other.count
+            self.first < other.first + other.count
             and other.first < self.first + self.count
             and self.channel < other.channel + other.channels
             and other.channel < self.channel + self.channels
@@ -450,8 +462,10 @@ class Stack(View[Shape]):
         """Whether both hold at least one element of the same memory."""
         if not isinstance(other, Stack):
             return super().overlaps(other)
-        if len(self.parts) == 1 == len(other.parts) and self.parts[0].block is not other.parts[0].block:
-            return False
+        if len(self.parts) == 1 == len(other.parts):
+            mine, theirs = self.parts[0].block, other.parts[0].block
+            if mine is not theirs and not (mine.is_shared and theirs.is_shared):
+                return False
         return any(mine.overlaps(theirs) for mine in self.parts for theirs in other.parts)
 
 

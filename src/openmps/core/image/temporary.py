@@ -9,10 +9,12 @@ from openmps.checks import listed, store
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor, slices_of
 from openmps.core.image.image import MPSImage, MPSImageAllocator, defined_above, new_storage
 from openmps.core.image.storage import Storage
+from openmps.core.image.textures import described_by
 from openmps.core.lifetime import TemporaryCounts, check_is_open, check_lifetime, check_not_ended, check_reads
 from openmps.core.read_count import ReadCounts
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
-from openmps.metal.device import CommandBuffer
+from openmps.metal.device import CommandBuffer, MTLTexture
+from openmps.metal.texture_descriptor import MTLTextureDescriptor
 from openmps.selectors import Factory
 from openmps.types import MPSPurgeableState, MTLStorageMode
 
@@ -23,8 +25,8 @@ class MPSTemporaryImage(MPSImage):
     `read_count` starts at 1: each encode that reads the image takes one for each source argument, writing takes none;
     at 0 the contents are gone and using the image raises `MPSLifetimeError`. The CPU cannot read or write it.
 
-    ``texture_descriptor`` takes the place of the framework's texture descriptor: its number of four-channel slices,
-    divided by what ``feature_channels`` need, is the number of images.
+    ``texture_descriptor`` is an `MTLTextureDescriptor`, or an `MPSImageDescriptor` in its place: its number of
+    four-channel slices, divided by what ``feature_channels`` need, is the number of images.
 
     Raises:
         MTLCommandBufferError: The command buffer is committed already.
@@ -46,13 +48,15 @@ class MPSTemporaryImage(MPSImage):
         image_descriptor: MPSImageDescriptor | None = None,
         feature_channels: int | None = None,
         *,
-        texture_descriptor: MPSImageDescriptor | None = None,
+        texture_descriptor: MPSImageDescriptor | MTLTextureDescriptor | None = None,
     ) -> None:
         name = type(self).__name__
         command_buffer = check_is_open(name, command_buffer)
         if (image_descriptor is None) == (texture_descriptor is None):
             raise MPSTypeError(name, "image_descriptor", "or texture_descriptor must be given, not both")
         if texture_descriptor is not None:
+            if isinstance(texture_descriptor, MTLTextureDescriptor):
+                texture_descriptor = described_by(name, command_buffer.device, texture_descriptor)
             image_descriptor = _of_texture(name, texture_descriptor, feature_channels)
         elif feature_channels is not None:
             raise MPSTypeError(name, "feature_channels", "belongs to texture_descriptor=…", feature_channels)
@@ -136,6 +140,12 @@ class MPSTemporaryImage(MPSImage):
         check_reads(who, argument, self.read_count, repr(self))
         if self._parent is not None:
             self._parent.check_usable(who, f"{argument}.parent", command_buffer)
+
+    @property
+    def texture(self) -> MTLTexture:
+        """Not offered: nobody would count the reads of the texture."""
+        self.check_cpu_access("texture")
+        return super().texture
 
     def set_purgeable_state(self, state: MPSPurgeableState) -> MPSPurgeableState:
         """ALLOCATION_DEFERRED or NON_VOLATILE: the memory belongs to the command buffer, requests are ignored."""

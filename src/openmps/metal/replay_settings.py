@@ -1,0 +1,50 @@
+"""What users say of the replays of a command queue. Our addition."""
+
+from __future__ import annotations
+
+from openmps.checks import NamedProperties, flag, whole
+from openmps.metal.execution import MAX_CAPTURE_COUNT
+from openmps.metal.queue_executor import QueueExecutor
+
+
+class ReplaySettings(NamedProperties):
+    """The part of an `MTLCommandQueue` that its player asks."""
+
+    def __init__(self, executor: QueueExecutor) -> None:
+        self._executor = executor
+        self._max_capture_count = MAX_CAPTURE_COUNT
+        self._allow_fusion = True
+
+    @property
+    def max_capture_count(self) -> int:
+        """How many captures of command buffers are kept for replays on a GPU; 16 at first, 0 turns them off.
+
+        Work that equals that of an earlier command buffer of the queue, but for numbers (rates, counts), the images
+        bound and what states carry from one encode to another, is captured as a CUDA graph the second time and replayed
+        from then on, faster and with the same results. Each capture holds memory of its own, for what is read, made and
+        left over; the one that was not used for longest goes first, and those of weights that are gone go as well.
+        `CommandBuffer.explain` tells what was replayed, and why the rest was not. Our addition.
+        """
+        return self._max_capture_count
+
+    @max_capture_count.setter
+    def max_capture_count(self, value: int) -> None:
+        self._max_capture_count = whole("MTLCommandQueue", "max_capture_count", value, 0)
+        if self._executor.player is not None:
+            self._executor.player.max_capture_count = value
+
+    @property
+    def allow_fusion(self) -> bool:
+        """Whether replays fuse kernels that were encoded one by one, as `MPSNNGraph.allow_fusion` does filters.
+
+        True at first. Images between two kernels that are temporary and have had their last read are then never made;
+        numbers are the same but for rounding. `CommandBuffer.explain` tells what was fused. False keeps every kernel
+        apart. Our addition.
+        """
+        return self._allow_fusion
+
+    @allow_fusion.setter
+    def allow_fusion(self, value: bool) -> None:
+        self._allow_fusion = flag("MTLCommandQueue", "allow_fusion", value)
+        if self._executor.player is not None:
+            self._executor.player.allow_fusion = value
