@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import openmps as mps
+from openmps.core.image.picture import png
 from openmps.core.state.resources import MPSStateResourceList
 from openmps.kernels.concatenation import Concatenation
 from openmps.spellings import OtherSpelling
@@ -110,6 +111,12 @@ FLAGS: dict[str, Pass] = {
     "MPSMatrixSolveTriangular(upper)": lambda v: mps.MPSMatrixSolveTriangular(CPU, False, v, False, False, 1, 1, 1.0),
     "MPSMatrixSum(transpose)": lambda v: mps.MPSMatrixSum(CPU, 2, 1, 1, v),
     "MPSMatrixVectorMultiplication(transpose)": lambda v: mps.MPSMatrixVectorMultiplication(CPU, 1, 1, transpose=v),
+    **{
+        f"load_texture({each})": lambda v, each=each: mps.load_texture(
+            png(np.zeros((2, 2, 1), np.uint8)), CPU, **{each: v}
+        )
+        for each in ("generate_mipmaps", "premultiply", "srgb")
+    },
     "MTLTextureDescriptor.texture_2d_descriptor(mipmapped)": lambda v: mps.MTLTextureDescriptor.texture_2d_descriptor(
         mps.MTLPixelFormat.R8_UNORM, 4, 4, v
     ),
@@ -215,6 +222,9 @@ FLAGS: dict[str, Pass] = {
     "explain_padding(backwards)": lambda v: mps.explain_padding(4, kernel=2, policy="same", backwards=v),
 }
 ELSEWHERE = {
+    "load_textures(generate_mipmaps)": "goes the way of load_texture",
+    "load_textures(premultiply)": "goes the way of load_texture",
+    "load_textures(srgb)": "goes the way of load_texture",
     "MPSCNNConvolutionTranspose.encode(destination_state_is_temporary)": "goes the way of the others",
     "MPSCNNConvolutionTranspose.encode_batch(destination_state_is_temporary)": "goes the way of the others",
     "MPSImage.__array__(copy)": "NumPy passes it",

@@ -91,7 +91,7 @@ def test_attributes_in_camel_case_and_made(kind: str) -> None:
         (lambda: CPU.new_command_queue().makeCommandBuffer, "Use command_buffer"),
         (lambda: mps.MPSCNNNeuronReLU(CPU, 0.0).encodeToCommandBuffer(None, None), "Use encode$"),
         (lambda: mps.MPSCNNNeuronReLU(CPU, 0.0).encode_batch_to_command_buffer(source_images=[]), "Use encode_batch$"),
-        (lambda: mps.MTKTextureLoader, "MPSImage.from_numpy"),
+        (lambda: mps.MTKTextureLoader, "load_texture"),
         (lambda: mps.MTLSizeMake, "MTLSize"),
         (lambda: mps.NSMakeRange, "NSRange"),
         (lambda: mps.MPSNNImageNode().training_graph(), "training_graph\\(\\) of the loss node"),

@@ -83,6 +83,11 @@ from openmps.errors import (
     MTLExecutionError as MTLExecutionError,
 )
 from openmps.formats.archive import MPSKeyedArchiver as MPSKeyedArchiver, MPSKeyedUnarchiver as MPSKeyedUnarchiver
+from openmps.formats.textures import (
+    load_texture as load_texture,
+    load_textures as load_textures,
+    save_texture as save_texture,
+)
 from openmps.graph.nodes.arithmetic import (
     MPSNNAdditionGradientNode as MPSNNAdditionGradientNode,
     MPSNNAdditionNode as MPSNNAdditionNode,

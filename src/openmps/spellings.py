@@ -13,8 +13,7 @@ from openmps.errors import MPSAttributeError
 _STEM = re.compile(r"(.+?)(?:(?:With|To|For|From|On)(?=[A-Z])|_(?:with|to|for|from|on)_)")
 
 INSTEAD = {
-    "MTKTextureLoader": "Read the picture with Pillow or another library, and make an image of the array with "
-    "MPSImage.from_numpy(device, array)",
+    "MTKTextureLoader": "Use load_texture(source, device)",
 }
 """What to use in the place of names that openmps will not have."""
 _CLOSE = 0.7

@@ -31,6 +31,7 @@ from fuzzing.mutations import (
     split_safetensors,
     text_of,
 )
+from fuzzing.pictures import PICTURES
 from fuzzing.target import Target
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -654,4 +655,5 @@ TARGETS: tuple[Target, ...] = (
         "ONNX", _write_onnx, _onnx, lambda loaded: loaded.archived_data(), _onnx_is_as_written,
         knowing=(changed_onnx,), has_checksum=False, use=_run_onnx,
     ),
+    *PICTURES,
 )  # fmt: skip

@@ -62,7 +62,7 @@ def numbers_of(elements: NDArray[Any], layout: PixelLayout) -> NDArray[np.float3
     return numbers
 
 
-def elements_of(numbers: NDArray[np.float32], layout: PixelLayout) -> NDArray[Any]:
+def elements_of(numbers: NDArray[np.floating[Any]], layout: PixelLayout) -> NDArray[Any]:
     """The elements that numbers are stored as: rounded once, to nearest; unorm clamps to [0, 1] and stores NaN as 0."""
     dtype = NUMPY_DTYPES[layout.channel_format]
     if dtype.kind == "f":

@@ -181,9 +181,7 @@ class Texels(Resource):
         data = with_bytes if bytes_per_row is None else self._tight(with_bytes, bytes_per_row, shape)
         dtype = NUMPY_DTYPES[self._layout.channel_format]
         pixels = self._reordered(as_elements(self.name, "with_bytes", data, dtype, shape, "Look at the region"))
-        stored = self._stored(mipmap_level, slice)[:, rows, columns]
-        stored.copy_(torch.from_numpy(np.ascontiguousarray(pixels[..., : len(stored)])).permute(2, 0, 1))
-        mark_written((self._levels[mipmap_level].region(),))
+        self._put(self._stored(mipmap_level, slice)[:, rows, columns], mipmap_level, pixels)
 
     def get_bytes(self, region: MTLRegion | None = None, mipmap_level: int = 0, slice: int = 0) -> NDArray[Any]:
         """The elements of a region of a level, a copy ``[height, width, components]`` in the format's own dtype.
@@ -251,6 +249,10 @@ class Texels(Resource):
         """The memory of level 0, and which of its slices these are."""
         return self._levels[0], self._slices
 
+    def put(self, mipmap_level: int, pixels: NDArray[Any]) -> None:
+        """Store the elements of all of slice 0 of a level, red first, whatever the storage mode."""
+        self._put(self._stored(mipmap_level, 0), mipmap_level, pixels)
+
     # --- inside ------------------------------------------------------------------------------------------------------
 
     @property
@@ -262,6 +264,10 @@ class Texels(Resource):
         stored, components = self._levels[level].tensor(), self._layout.components
         image, place = divmod(self._slices[slice], -(-stored.shape[1] // components))
         return stored[image, components * place : components * (place + 1)]
+
+    def _put(self, stored: Tensor, level: int, pixels: NDArray[Any]) -> None:
+        stored.copy_(torch.from_numpy(np.ascontiguousarray(pixels[..., : len(stored)])).permute(2, 0, 1))
+        mark_written((self._levels[level].region(),))
 
     def _read(self, method: str, level: int, slice: int) -> NDArray[Any]:
         """A copy of the elements of a slice, ``[height, width, components]``, in the order of memory."""

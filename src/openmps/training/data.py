@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from openmps.checks import flag, size_text
 from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.formats.extras import missing_package
 from openmps.formats.paths import is_folder, path_of, visible_entries
 from openmps.training.dataset import Dataset, DataSplit
-from openmps.training.extras import missing_package
 from openmps.training.idx import has_idx_files, load_idx
 from openmps.training.image_folder import Channels, load_image_folder
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError
-from openmps.training.extras import missing_package
+from openmps.formats.extras import missing_package
 
 _WHO = "EventFiles"
 _FLUSH_SECONDS = 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -12,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import flag, is_whole, size_text
-from openmps.errors import MPSArgumentError, MPSFileError, MPSMemoryError, shown
-from openmps.formats.paths import is_folder, is_forbidden, path_of, require_file, shortage, visible_entries
+from openmps.errors import MPSArgumentError, MPSFileError, shown
+from openmps.formats.paths import is_folder, is_forbidden, path_of, read_file, visible_entries
+from openmps.formats.picture_files import FORMATS, LONGEST, OTHER_FORMATS, opened
 from openmps.training.dataset import Dataset
-from openmps.training.extras import missing_package
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage
@@ -23,15 +22,8 @@ if TYPE_CHECKING:
 Channels: TypeAlias = Literal[1, 3]
 """Grey, or red green blue."""
 
-_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP"}
-_OTHER_FORMATS = frozenset(
-    ".avif .dng .exr .gif .heic .heif .hdr .ico .j2k .jfif .jp2 .jxl .pbm .pgm .pnm .ppm .psd .svg .tga .tif "
-    ".tiff .webp".split()
-)  # fmt: skip
-"""Images that are not read. Leaving them out would go unnoticed; text and other files are no images to anybody."""
+_FORMATS = {suffix: kind for suffix, kind in FORMATS.items() if kind in ("PNG", "JPEG", "BMP")}
 _LEFT_OUT = "--skip-broken leaves such files out, skip_broken=True in Python"
-_LONGEST = 256 << 20
-_MOST_PIXELS = 50_000_000
 _GREY_MODES = ("1", "L", "LA", "La")
 
 
@@ -44,7 +36,8 @@ def load_image(
     colour). Transparency is dropped, 16-bit grey is scaled to 8 bits. ``size`` is (height, width) to resize to
     (bilinear, without keeping the proportions). Raises ``MPSFileError`` naming the file where it is missing, broken,
     of another format, or so large that decoding it is refused: longer than 256 MiB, of more than 50 million pixels or
-    more than ``PIL.Image.MAX_IMAGE_PIXELS``. ``MPSMemoryError`` where there is no memory for it.
+    more than ``PIL.Image.MAX_IMAGE_PIXELS``, or than a file of its length can hold. ``MPSMemoryError`` where there is
+    no memory for it.
     """
     who = "load_image"
     _check_options(size, channels, who)
@@ -155,7 +148,7 @@ def _class_folders(folder: Path, who: str) -> list[Path]:
 
 def _is_image(path: Path) -> bool:
     """Whether a file is an image by its name, of whatever format."""
-    return path.suffix.lower() in (*_FORMATS, *_OTHER_FORMATS)
+    return path.suffix.lower() in (*FORMATS, *OTHER_FORMATS)
 
 
 def _image_files(folder: Path, who: str) -> list[Path]:
@@ -178,29 +171,11 @@ def _check_every_class(classes: list[Path], labels: list[int], skipped: list[MPS
 
 
 def _decode(path: Path, size: tuple[int, int] | None, channels: Channels | None, who: str) -> NDArray[np.uint8]:
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise missing_package(who, "pillow", "reading images") from error
-    require_file(path, who, _LONGEST)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=sorted(set(_FORMATS.values()))) as image:
-                count = image.width * image.height
-                if count > _MOST_PIXELS:
-                    raise ValueError(f"{count:,} pixels, more than {_MOST_PIXELS:,}")
-                ImageOps.exif_transpose(image, in_place=True)
-                return _pixels(image, size, channels)
-    except Exception as error:  # pillow's decoders raise a dozen kinds of exception, SyntaxError among them
-        scarce = shortage(error)
-        if scarce is MPSMemoryError:
-            remedy = "Free some, or make the image smaller."
-            raise MPSMemoryError(who, str(path), "needs more memory than there is", None, remedy) from error
-        if scarce is not None:  # nothing is wrong with the image
-            raise scarce(who, str(path), "could not be read", str(error)) from error
-        rule = f"must be a whole image ({', '.join(sorted(set(_FORMATS.values())))})"
-        raise MPSFileError(who, str(path), rule, f"{type(error).__name__}: {error}") from error
+    with opened(read_file(path, who, LONGEST), str(path), who, set(_FORMATS.values())) as image:
+        from PIL import ImageOps
+
+        ImageOps.exif_transpose(image, in_place=True)
+        return _pixels(image, size, channels)
 
 
 def _pixels(image: PillowImage.Image, size: tuple[int, int] | None, channels: Channels | None) -> NDArray[np.uint8]:

@@ -18,7 +18,7 @@ from openmps.checks import of_kind, whole
 from openmps.core.kinds import listed, text
 from openmps.errors import MPSArgumentError
 from openmps.formats.atomic import write_atomic
-from openmps.training.extras import missing_package
+from openmps.formats.extras import missing_package
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

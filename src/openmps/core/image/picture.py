@@ -39,12 +39,13 @@ def png_of(numbers: Callable[[], NDArray[np.float32]]) -> bytes | None:
     return png(_sheet([_sized(each) for each in _bytes(images[:_MOST_TILES])]))
 
 
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Pixels ``[H, W, C]`` of 1, 3 or 4 channels as a file."""
+def png(pixels: NDArray[np.uint8] | NDArray[np.uint16]) -> bytes:
+    """Pixels ``[H, W, C]`` of 1, 3 or 4 channels, of 8 or 16 bits, as a file."""
     height, width, channels = pixels.shape
-    rows = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter: none
-    rows[:, 1:] = pixels.reshape(height, -1)
-    header = struct.pack(">IIBBBBB", width, height, 8, _KINDS[channels], 0, 0, 0)
+    elements = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder(">"))
+    rows = np.zeros((height, 1 + width * channels * pixels.itemsize), np.uint8)  # each begins with its filter: none
+    rows[:, 1:] = elements.reshape(height, -1).view(np.uint8)
+    header = struct.pack(">IIBBBBB", width, height, 8 * pixels.itemsize, _KINDS[channels], 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b""))
     return _SIGNATURE + b"".join(_chunk(kind, data) for kind, data in parts)
 

@@ -1,4 +1,4 @@
-"""The packages that only training needs, and what to say when one is not installed."""
+"""Packages that only some of openmps needs, and what to say when one is not installed."""
 
 from __future__ import annotations
 
