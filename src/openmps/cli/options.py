@@ -8,24 +8,44 @@ import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from openmps.checks import counted
+from openmps.checks import counted, size_text
 from openmps.errors import MPSError, MPSFileError
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
     from rich.console import Console
 
     from openmps.training.image_folder import Channels
+    from openmps.training.network import NetworkShape
     from openmps.training.run_folder import RunFolder
+    from openmps.training.scaling import ScalingName
     from openmps.types import MPSImageFeatureChannelFormat
 
 Run = Annotated[Path, typer.Argument(help="The run folder, or its name in runs.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: the first GPU where there is one.")]
+
+
+class ScalingFilter(StrEnum):
+    """The filters of the framework that resize images."""
+
+    BILINEAR = "bilinear"
+    LANCZOS = "lanczos"
+
+
+Scaling = Annotated[
+    ScalingFilter | None,
+    typer.Option(
+        help="Resize by MPSImageBilinearScale or MPSImageLanczosScale.  [default: as the run was, else as Pillow does]",
+        show_default=False,
+    ),
+]
 RUNS = Path("runs")
 _WHO = "openmps"
 _SHOWN_RUNS = 8
@@ -52,6 +72,18 @@ _REMEDIES = {
     "or take it away.": "take it away, or give --skip-broken.",
     "must be given with fold:": "must be given with --fold:",
 }
+
+
+def image_of_size(path: Path, shape: NetworkShape, scaling: ScalingName | None) -> NDArray[Any]:
+    """A picture as a run's network takes it, scaled as those that it was trained with; a note says what was done."""
+    from openmps.training.image_folder import load_image
+
+    own, wanted = load_image(path), (shape.height, shape.width, shape.channels)
+    if own.shape == wanted:
+        return own
+    by = "" if scaling is None or own.shape[:2] == wanted[:2] else f" by {scaling}"
+    note(f"{path} is {size_text(own.shape)}, converted to the network's {size_text(wanted)}{by}")
+    return load_image(path, size=wanted[:2], channels=cast("Channels", shape.channels), scaling=scaling)
 
 
 def open_run(path: Path) -> RunFolder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -12,7 +12,7 @@ from openmps.checks import size_text
 from openmps.cli.archives import is_onnx
 from openmps.cli.lint import arrays_in
 from openmps.cli.models import Found, as_taken, open_graph, open_model
-from openmps.cli.options import format_of, note, open_run, refuse_given
+from openmps.cli.options import format_of, image_of_size, open_run, refuse_given
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from openmps.graph.run.trace import Trace
     from openmps.metal.device import MTLDevice
     from openmps.training.dataset import Dataset
+    from openmps.training.network import NetworkShape
     from openmps.training.run_folder import RunFolder
+    from openmps.training.scaling import ScalingName
     from openmps.types import MPSImageFeatureChannelFormat
 
 Samples = Annotated[
@@ -101,12 +103,13 @@ def given_to(
 
 def _of_run(path: Path, images: Sequence[Path], count: int, labels: str | None, *, training: bool) -> Given:
     from openmps.training.inference import described_network, described_preprocessing
+    from openmps.training.scaling import described_scaling
 
     folder = open_run(path)
     shape, names = described_network(folder)
     classes: list[int] | None = None if labels is None else [_class(each, names) for each in labels.split(",")]
     if images:
-        pixels = _loaded(images, (shape.height, shape.width, shape.channels))
+        pixels = _loaded(images, shape, described_scaling(folder.config, str(folder.path / "run.json")))
     else:
         test = images_of(folder, names)
         if test is None:
@@ -143,18 +146,13 @@ def _class(text: str, names: Sequence[str]) -> int:
     return list(names).index(name)
 
 
-def _loaded(images: Sequence[Path], wanted: tuple[int, int, int] | None) -> NDArray[Any]:
+def _loaded(images: Sequence[Path], shape: NetworkShape | None, scaling: ScalingName | None = None) -> NDArray[Any]:
     """Files as one array, of a run's size if there is one."""
     import numpy as np
 
-    from openmps.training.image_folder import Channels, load_image
+    from openmps.training.image_folder import load_image
 
-    found = [load_image(path) for path in images]
-    if wanted is not None:
-        for index, path in enumerate(images):
-            if found[index].shape != wanted:
-                note(f"{path} is {size_text(found[index].shape)}, converted to the network's {size_text(wanted)}")
-                found[index] = load_image(path, size=wanted[:2], channels=cast("Channels", wanted[2]))
+    found = [load_image(path) if shape is None else image_of_size(path, shape, scaling) for path in images]
     sizes = {each.shape for each in found}
     if len(sizes) > 1:
         raise MPSArgumentError("openmps", "images", "must be of one size", ", ".join(map(size_text, sorted(sizes))))

@@ -15,7 +15,18 @@ import typer
 
 from openmps import __version__
 from openmps.checks import size_text
-from openmps.cli.options import Device, channels_of, console, is_given, note, open_run, parse_size, percent, sentence
+from openmps.cli.options import (
+    Device,
+    Scaling,
+    channels_of,
+    console,
+    is_given,
+    note,
+    open_run,
+    parse_size,
+    percent,
+    sentence,
+)
 from openmps.cli.together import is_first, joined, run_of_all, run_to_go_on_with, work_of_each
 from openmps.errors import MPSArgumentError
 
@@ -27,6 +38,7 @@ if TYPE_CHECKING:
     from openmps.training.loop import TrainingResult
     from openmps.training.options import TrainingOptions
     from openmps.training.run_folder import RunFolder
+    from openmps.training.scaling import ScalingName
 
 NETWORK_NAMES = ("sample", "tiny", "lenet", "mobilenet", "resnet18", "resnet50", "inception")
 """Those of `openmps.training.NETWORKS`; the first is the default."""
@@ -158,6 +170,7 @@ def train(
     seed: Annotated[int, typer.Option(min=0, help="Of initial weights, order, dropout and held-out images.")] = 0,
     image_size: ImageSize = None,
     channels: ChannelsOption = None,
+    scaling: Scaling = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out broken images.")] = False,
     checkpoint_every: CheckpointEvery = None,
     keep_checkpoints: KeepCheckpoints = 2,
@@ -185,7 +198,8 @@ def train(
         from openmps.types import MPSImageFeatureChannelFormat
 
         size, form = parse_size(image_size, "--image-size"), channels_of(channels)
-        split = together(group, partial(_load, data, size, form, network, seed, skip_broken))
+        filter_name = None if scaling is None else scaling.value
+        split = together(group, partial(_load, data, size, form, network, seed, filter_name, skip_broken))
         chosen = TrainingOptions(
             epochs=epochs or _default_epochs(split, batch_size),
             batch_size=batch_size,
@@ -200,6 +214,7 @@ def train(
             synchronizes_statistics=sync_statistics,
         )
         source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
+        source |= {} if filter_name is None else {"scaling": filter_name}
         _begin(split, chosen, device, group, run, source, tensorboard=tensorboard, shards=shard_optimizer, quiet=quiet)
 
 
@@ -209,6 +224,7 @@ def _load(
     form: Channels | None,
     network: str,
     seed: int,
+    scaling: ScalingName | None,
     skip_broken: bool,
 ) -> DataSplit:
     """The images; of the size of an ONNX file's input where nothing else is said."""
@@ -220,7 +236,7 @@ def _load(
         rows, columns, planes = imported_size(network)
         size = size or (None if rows is None or columns is None else (rows, columns))
         form = form or channels_of(planes)
-    return load_dataset(data, seed=seed, size=size, channels=form, skip_broken=skip_broken)
+    return load_dataset(data, seed=seed, size=size, channels=form, scaling=scaling, skip_broken=skip_broken)
 
 
 def _begin(
@@ -389,13 +405,15 @@ def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
     """Raise where an option contradicts the run's; one that says the same is accepted."""
     from openmps.training.inference import described_network
     from openmps.training.run_description import run_options
+    from openmps.training.scaling import described_scaling
 
     shape, _ = described_network(run)
     source = run.config.get("data")
     skip_broken = isinstance(source, Mapping) and source.get("skip_broken") is True
     size = f"{shape.width}x{shape.height}"
     options = run_options(run)
-    own = {"skip_broken": skip_broken, "channels": shape.channels, "network": shape.network}
+    scaling = described_scaling(run.config, str(run.path / "run.json"))
+    own = {"skip_broken": skip_broken, "channels": shape.channels, "network": shape.network, "scaling": scaling}
     has: dict[str, Any] = {**options.describe(), **own, "sync_statistics": options.synchronizes_statistics}
     for name, value in given.items():
         if name == "run":

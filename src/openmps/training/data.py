@@ -16,6 +16,7 @@ from openmps.formats.paths import is_folder, path_of, visible_entries
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.idx import has_idx_files, load_idx
 from openmps.training.image_folder import Channels, load_image_folder
+from openmps.training.scaling import ScalingName
 
 _WHO = "load_dataset"
 
@@ -42,7 +43,7 @@ def has_class_folders(path: str | os.PathLike[str] | None) -> bool:
 
 
 def _as_they_are(
-    data: DataSplit, size: tuple[int, int] | None, channels: int | None, *, skip_broken: bool
+    data: DataSplit, size: tuple[int, int] | None, channels: int | None, scaling: object, *, skip_broken: bool
 ) -> DataSplit:
     """Images that nothing is done to; raises where something else was asked for."""
     *own, depth = data.training.images.shape[1:]
@@ -52,6 +53,8 @@ def _as_they_are(
         raise MPSArgumentError(_WHO, "size", rule.format(size_text(own)), size_text(size), remedy)
     if channels not in (None, depth):
         raise MPSArgumentError(_WHO, "channels", rule.format(depth), channels, remedy)
+    if scaling is not None:
+        raise MPSArgumentError(_WHO, "scaling", "must be None where no image is scaled", scaling, remedy)
     if skip_broken:
         raise MPSArgumentError(_WHO, "skip_broken", "must be False where no image has a file of its own", True, remedy)
     return data
@@ -63,25 +66,27 @@ def load_dataset(
     seed: int = 0,
     size: tuple[int, int] | None = None,
     channels: Channels | None = None,
+    scaling: ScalingName | None = None,
     skip_broken: bool = False,
 ) -> DataSplit:
     """Training and test images from the folder ``path``, whichever kind it is; without a path the bundled digits.
 
     A folder with at least one MNIST-style file is read by :func:`load_idx`, one with sub-folders by
-    :func:`load_image_folder` (``size``, ``channels`` and ``skip_broken`` are for that one). What brings no test
-    images of its own is split: a stratified fifth, chosen by ``seed``, is held out. Raises ``MPSFileError`` where the
-    folder is neither, saying what it holds, and ``MPSArgumentError`` where the digits or MNIST-style files, which are
-    read as they are, have another size or number of channels than asked for, or ``skip_broken`` is.
+    :func:`load_image_folder` (``size``, ``channels``, ``scaling`` and ``skip_broken`` are for that one). What brings no
+    test images of its own is split: a stratified fifth, chosen by ``seed``, is held out. Raises ``MPSFileError`` where
+    the folder is neither, saying what it holds, and ``MPSArgumentError`` where the digits or MNIST-style files, which
+    are read as they are, have another size or number of channels than asked for, or ``scaling`` or ``skip_broken`` is.
     """
     skip_broken = flag(_WHO, "skip_broken", skip_broken)
     if path is None:
-        return _as_they_are(load_digits_dataset().split(seed=seed), size, channels, skip_broken=skip_broken)
+        return _as_they_are(load_digits_dataset().split(seed=seed), size, channels, scaling, skip_broken=skip_broken)
     folder, who = path_of(path, _WHO), _WHO
     entries = visible_entries(folder, who)
     if has_idx_files(folder):
-        return _as_they_are(load_idx(folder, seed=seed), size, channels, skip_broken=skip_broken)
+        return _as_they_are(load_idx(folder, seed=seed), size, channels, scaling, skip_broken=skip_broken)
     if any(is_folder(entry, who) for entry in entries):
-        return load_image_folder(folder, size=size, channels=channels, skip_broken=skip_broken).split(seed=seed)
+        found = load_image_folder(folder, size=size, channels=channels, scaling=scaling, skip_broken=skip_broken)
+        return found.split(seed=seed)
     names = [entry.name for entry in entries]
     got = ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "an empty folder"
     rule = "must hold MNIST-style files (train-images-idx3-ubyte[.gz], …) or one folder of images for each class"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from openmps.errors import MPSArgumentError, MPSFileError, shown
 from openmps.formats.paths import is_folder, is_forbidden, path_of, read_file, visible_entries
 from openmps.formats.picture_files import FORMATS, LONGEST, OTHER_FORMATS, opened
 from openmps.training.dataset import Dataset
+from openmps.training.scaling import Scaler, ScalingName
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage
@@ -28,20 +29,26 @@ _GREY_MODES = ("1", "L", "LA", "La")
 
 
 def load_image(
-    path: str | os.PathLike[str], *, size: tuple[int, int] | None = None, channels: Channels | None = None
+    path: str | os.PathLike[str],
+    *,
+    size: tuple[int, int] | None = None,
+    channels: Channels | None = None,
+    scaling: ScalingName | None = None,
 ) -> NDArray[np.uint8]:
     """One PNG, JPEG or BMP image as uint8 ``[H, W, C]``, turned upright where its EXIF data say so.
 
     ``channels`` 1 makes it grey (ITU-R 601 luma), 3 red green blue; ``None`` keeps what it is (a palette counts as
-    colour). Transparency is dropped, 16-bit grey is scaled to 8 bits. ``size`` is (height, width) to resize to
-    (bilinear, without keeping the proportions). Raises ``MPSFileError`` naming the file where it is missing, broken,
-    of another format, or so large that decoding it is refused: longer than 256 MiB, of more than 50 million pixels or
-    more than ``PIL.Image.MAX_IMAGE_PIXELS``, or than a file of its length can hold. ``MPSMemoryError`` where there is
-    no memory for it.
+    colour). Transparency is dropped, 16-bit grey is scaled to 8 bits. ``size`` is (height, width) to resize to, without
+    keeping the proportions: as Pillow does (bilinear, wider as the image shrinks), or with a ``scaling`` of bilinear or
+    lanczos by `MPSImageBilinearScale` or `MPSImageLanczosScale`, from and to 8 bits.
+
+    Raises ``MPSFileError`` naming the file where it is missing, broken, of another format, or so large that decoding it
+    is refused: longer than 256 MiB, of more than 50 million pixels or more than ``PIL.Image.MAX_IMAGE_PIXELS``, or than
+    a file of its length can hold. ``MPSMemoryError`` where there is no memory for it.
     """
     who = "load_image"
-    _check_options(size, channels, who)
-    return _decode(path_of(path, who), size, channels, who)
+    resize = _checked_options(size, channels, scaling, who)
+    return _decode(path_of(path, who), resize, channels, who)
 
 
 def load_image_folder(
@@ -49,6 +56,7 @@ def load_image_folder(
     *,
     size: tuple[int, int] | None = None,
     channels: Channels | None = None,
+    scaling: ScalingName | None = None,
     skip_broken: bool = False,
 ) -> Dataset:
     """The images of a folder with one folder for each class, named after it: ``digits/0/a.png``, ``digits/1/b.png``.
@@ -57,7 +65,8 @@ def load_image_folder(
     directly in them, by name; hidden files and folders and files of other kinds are ignored, but images of other
     formats, and folders in class folders, count as broken. Without ``channels`` the
     images become grey when every file is grey, and red green blue as soon as one has colour, so that no information
-    is lost. All must have one size unless ``size`` (height, width) says which to resize them to.
+    is lost. All must have one size unless ``size`` (height, width) says which to resize them to, by ``scaling`` as for
+    `load_image`.
 
     Raises ``MPSFileError`` naming the file or folder at fault: no class folders, images beside them, a class without
     images, an image of another size, a broken image; ``MPSMemoryError`` where there is not the memory. With
@@ -65,7 +74,7 @@ def load_image_folder(
     read is an error all the same, for nothing is known of it.
     """
     who = "load_image_folder"
-    _check_options(size, channels, who)
+    resize = _checked_options(size, channels, scaling, who)
     root = path_of(folder, who, "folder")
     skip_broken = flag(who, "skip_broken", skip_broken)
     classes = _class_folders(root, who)
@@ -79,7 +88,7 @@ def load_image_folder(
                 got = "a folder" if is_folder(path, who) else path.suffix
                 rule = f"must be an image ({', '.join(_FORMATS)})"
                 raise MPSFileError(who, str(path), rule, got, "Convert it, or take it away.")
-            pixels = _decode(path, size, channels, who)
+            pixels = _decode(path, resize, channels, who)
         except MPSFileError as error:
             if is_forbidden(error):
                 raise
@@ -170,15 +179,22 @@ def _check_every_class(classes: list[Path], labels: list[int], skipped: list[MPS
         raise MPSFileError(who, str(classes[label]), rule, f"{len(broken)} broken ones") from broken[0]
 
 
-def _decode(path: Path, size: tuple[int, int] | None, channels: Channels | None, who: str) -> NDArray[np.uint8]:
+class _Resize(NamedTuple):
+    """The size that pictures are brought to, and by what: the framework's filter, or Pillow."""
+
+    size: tuple[int, int]
+    scaler: Scaler | None
+
+
+def _decode(path: Path, resize: _Resize | None, channels: Channels | None, who: str) -> NDArray[np.uint8]:
     with opened(read_file(path, who, LONGEST), str(path), who, set(_FORMATS.values())) as image:
         from PIL import ImageOps
 
         ImageOps.exif_transpose(image, in_place=True)
-        return _pixels(image, size, channels)
+        return _pixels(image, resize, channels)
 
 
-def _pixels(image: PillowImage.Image, size: tuple[int, int] | None, channels: Channels | None) -> NDArray[np.uint8]:
+def _pixels(image: PillowImage.Image, resize: _Resize | None, channels: Channels | None) -> NDArray[np.uint8]:
     from PIL import Image
 
     if image.mode.startswith("I"):
@@ -190,15 +206,23 @@ def _pixels(image: PillowImage.Image, size: tuple[int, int] | None, channels: Ch
         image = Image.fromarray(wide.astype(np.uint8))
     grey = image.mode in _GREY_MODES if channels is None else channels == 1
     converted = image.convert("L" if grey else "RGB")
-    if size is not None:
-        converted = converted.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    if resize is not None and resize.scaler is None:
+        converted = converted.resize((resize.size[1], resize.size[0]), Image.Resampling.BILINEAR)
     pixels = np.array(converted, dtype=np.uint8)
-    return pixels[..., np.newaxis] if grey else pixels
+    pixels = pixels[..., np.newaxis] if grey else pixels
+    return pixels if resize is None or resize.scaler is None else resize.scaler(pixels, resize.size)
 
 
-def _check_options(size: object, channels: object, who: str) -> None:
+def _checked_options(
+    size: tuple[int, int] | None, channels: object, scaling: ScalingName | None, who: str
+) -> _Resize | None:
     lengths = tuple(size) if isinstance(size, Sequence) else ()
     if size is not None and (len(lengths) != 2 or not all(is_whole(n, 1) and n <= 65535 for n in lengths)):
         raise MPSArgumentError(who, "size", "must be (height, width), each 1 to 65535", shown(size))
     if channels not in (None, 1, 3):
         raise MPSArgumentError(who, "channels", "must be 1 (grey), 3 (red green blue) or None", shown(channels))
+    scaler = None if scaling is None else Scaler(who, scaling)
+    if size is None and scaler is not None:
+        remedy = "Give size=(height, width), or leave it out"
+        raise MPSArgumentError(who, "scaling", "must be given with a size to scale to", scaling, remedy)
+    return None if size is None else _Resize((size[0], size[1]), scaler)

@@ -23,6 +23,7 @@ from openmps.training.network import NetworkShape
 from openmps.training.options import TrainingOptions
 from openmps.training.processes import TrainingProcesses
 from openmps.training.run_folder import RunFolder
+from openmps.training.scaling import described_scaling
 
 _FREE = ("epochs", "checkpoint_every", "checkpoints_kept")
 """Options that may change from one part of a run to the next."""
@@ -69,6 +70,7 @@ def run_data(run: RunFolder, path: str | os.PathLike[str] | None = None) -> Data
         seed=seed if isinstance(seed, int) and seed >= 0 else 0,
         size=(shape.height, shape.width),
         channels=cast("Channels", shape.channels),
+        scaling=described_scaling(config, str(run.path / "run.json")) if has_class_folders(place) else None,
         skip_broken=source.get("skip_broken") is True and has_class_folders(place),
     )
 
