@@ -9,6 +9,7 @@ import pytest
 
 import autoencoder
 import batch_normalization
+import camera_frames
 import causal_padding
 import digits_by_graph
 import digits_by_kernels
@@ -20,6 +21,7 @@ import own_adam
 import segmentation
 import swift_export
 import torch_data_loader
+from openmps.training.image_folder import load_image
 
 CPU = ["--device", "cpu"]
 
@@ -74,6 +76,20 @@ def test_batch_normalization_by_hand() -> None:
     assert error < 0.1
     # Numbers up to 30, rounded a few times on either way.
     assert difference < 30 * 2**-21
+
+
+def test_camera_frames(tmp_path: Path) -> None:
+    """The ball is found; Pillow's filter gives the same numbers but for rounding; the ball keeps its red alone."""
+    overlap, difference = camera_frames.main([*CPU, "--steps", "40", "--frames", "6", "--out", str(tmp_path)])
+    assert overlap > 0.8
+    assert difference < 2**-20
+    balls = camera_frames.take(tmp_path, 6)
+    for index in range(3, 6):
+        frame = load_image(tmp_path / f"frame{index:02}.jpg").astype(float)
+        drawn = load_image(tmp_path / "drawn" / f"frame{index:02}.png").astype(float)
+        np.testing.assert_array_equal(drawn[..., 0], frame[..., 0])
+        inside, outside = (drawn[where, 1:].sum() / frame[where, 1:].sum() for where in (balls[index], ~balls[index]))
+        assert inside < 0.7 and outside > 0.85
 
 
 @pytest.mark.filterwarnings("ignore::openmps.MPSTrainingWarning")
