@@ -113,6 +113,20 @@ def test_a_batch_of_textures_and_a_network(mtl: MTLDevice, rng: np.random.Genera
     np.testing.assert_array_equal(results[0].numpy(), results[1].numpy())
 
 
+def test_arguments_that_are_called_textures(queue: MTLCommandQueue) -> None:
+    """Filters take textures where the framework does, and images alone where it does not."""
+    source, destination = (texture(queue.device, pixel_format=WIDE, width=size, height=size) for size in (8, 4))
+    source.replace_region(None, 0, np.full((8, 8, 4), 0.25, np.float32))
+    command_buffer, kernel = queue.command_buffer(), mps.MPSImageLanczosScale(queue.device)
+    taken: Any = {"source_texture": source, "destination_texture": destination}
+    kernel.encode(command_buffer, **taken)
+    command_buffer.commit()
+    np.testing.assert_allclose(destination.numpy(), 0.25, rtol=1e-6)
+    image: Any = source
+    with pytest.raises(MPSTypeError, match="source_image must be an MPSImage, got MTLTexture"):
+        kernel.encode(queue.command_buffer(), source_image=image, destination_image=image)
+
+
 def test_a_level_is_an_image(rng: np.random.Generator) -> None:
     source = texture(width=8, height=4, pixel_format=WIDE, mipmap_level_count=3)
     image = MPSImage(texture=source.new_texture_view(WIDE, None, range(1, 2)))

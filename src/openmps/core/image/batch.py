@@ -16,8 +16,9 @@ from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descripto
 from openmps.core.image.image import MPSImage, defined_above, new_storage
 from openmps.core.image.members import Members, TemporaryMembers
 from openmps.core.image.picture import png_of
-from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage, merge
+from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
 from openmps.core.image.temporary import MPSTemporaryImage, private_copy
+from openmps.core.image.views import merge
 from openmps.core.lifetime import (
     check_device,
     check_is_device,

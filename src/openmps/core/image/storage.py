@@ -481,21 +481,3 @@ def gather(parts: Sequence[Tensor]) -> Tensor:
     shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
     gathered = torch.empty(shape, dtype=first.dtype, device=first.device, memory_format=torch.channels_last)
     return torch.cat(list(parts), out=gathered)
-
-
-def merge(parts: Sequence[Storage]) -> list[Storage]:
-    """Neighbouring runs of one block joined into one."""
-    merged: list[Storage] = []
-    last: Storage | None = None
-    for part in parts:
-        if (
-            last is not None
-            and last.block is part.block
-            and last.first + last.count == part.first
-            and (last.channel, last.channels) == (part.channel, part.channels)
-        ):
-            last.count += part.count
-        else:
-            last = Storage(part.block, part.first, part.count, part.channel, part.channels)
-            merged.append(last)
-    return merged

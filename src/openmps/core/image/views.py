@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from openmps.checks import whole
 from openmps.core.image.descriptor import slices_of
 from openmps.core.image.storage import Storage
@@ -49,6 +51,24 @@ def of_slices(who: str, storage: Storage, span: NSRange | range | None, feature_
     rule = f"must hold whole images, or channels of one image ({storage.channels} channels, {per_image} slice(s))"
     got = f"location {first}, length {count} for {channels} channel(s)"
     raise MPSArgumentError(who, "slice_range", rule, got, "Use batch_representation() or sub_image()")
+
+
+def merge(parts: Sequence[Storage]) -> list[Storage]:
+    """Neighbouring runs of one block joined into one."""
+    merged: list[Storage] = []
+    last: Storage | None = None
+    for part in parts:
+        if (
+            last is not None
+            and last.block is part.block
+            and last.first + last.count == part.first
+            and (last.channel, last.channels) == (part.channel, part.channels)
+        ):
+            last.count += part.count
+        else:
+            last = Storage(part.block, part.first, part.count, part.channel, part.channels)
+            merged.append(last)
+    return merged
 
 
 def _span(who: str, argument: str, span: NSRange | range) -> tuple[int, int]:

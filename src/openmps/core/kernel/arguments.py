@@ -15,6 +15,7 @@ from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch, as_state_batch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import MTLTexture
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLRegion
 
 _Member = TypeVar("_Member", bound=Enum)
@@ -95,8 +96,10 @@ def clip_rectangle(who: str, argument: str, value: MTLRegion) -> MTLRegion:
 
 
 def single(who: str, argument: str, image: object) -> MPSImage:
-    """One image, not a batch."""
+    """One image, not a batch; of an argument that is called a texture an image in the memory of one, too."""
     if not isinstance(image, MPSImage):
+        if isinstance(image, MTLTexture) and argument.endswith("_texture"):
+            return MPSImage(texture=image)
         rule = "must be an MPSImage"
         raise MPSTypeError(who, argument, rule, type(image).__name__, "Use encode_batch for batches of images")
     return image

@@ -17,7 +17,8 @@ from openmps.core.arrays import numbers
 from openmps.core.image.batch import BatchTemplate, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Block, Extent, Storage, gather, merge
+from openmps.core.image.storage import Block, Extent, Storage, gather
+from openmps.core.image.views import merge
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import BatchableState, MPSState
