@@ -35,10 +35,11 @@ from openmps.kernels import upsampling as upsampling_kernels
 from openmps.kernels.convolution import binary as binary_kernels
 from openmps.kernels.image_filters import arithmetic as image_arithmetic
 from openmps.kernels.image_filters import reduction as image_reduction
+from openmps.kernels.recurrent.image_inference import MPSRNNImageInferenceLayer
 from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer
 from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
 from openmps.metal.device import MTLDevice
-from recurrent_layers import inferring, training
+from recurrent_layers import inferring, inferring_images, training
 from samples.arithmetic import ADDITIONS, COMPARISONS, DIVISIONS, MULTIPLICATIONS, SUBTRACTIONS
 from samples.batch_normalization import BATCH_NORMALIZATIONS
 from samples.binary_convolution import BINARY_CONVOLUTIONS, BINARY_FULLY_CONNECTED
@@ -208,17 +209,21 @@ MATRIX_KERNELS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
     **{kind: sample.kernel for kind, sample in FIRST_OF_KIND.items()},
     matrix_kernels.MPSMatrixCopy: lambda device: matrix_kernels.MPSMatrixCopy(device, 2, 3, False, True),
     matrix_kernels.MPSMatrixSum: summing,
+}
+"""Every kernel that reads or writes matrices, but for recurrent layers.
+
+The numbers of copies and sums are in test_matrix_copies_and_sums.py, test_image_copy.py and test_random.py, those of
+the others in test_matrix_kernels.py, which takes the samples of samples/matrix.py.
+"""
+
+RECURRENT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
+    MPSRNNImageInferenceLayer: inferring_images,
     MPSRNNMatrixInferenceLayer: inferring,
     MPSRNNMatrixTrainingLayer: training,
 }
-"""Every kernel that reads or writes matrices.
+"""Layers over sequences; tests/kernels/test_recurrent.py and test_recurrent_images.py hold their numbers."""
 
-The numbers of copies and sums are in test_matrix_copies_and_sums.py, test_image_copy.py and test_random.py, those of
-recurrent layers in test_recurrent.py, those of the others in test_matrix_kernels.py, which takes the samples of
-samples/matrix.py.
-"""
-
-OTHERS = {**OPTIMIZERS, **STAGES, **IMAGE_FILTERS, **MATRIX_KERNELS}
+OTHERS = {**OPTIMIZERS, **STAGES, **IMAGE_FILTERS, **MATRIX_KERNELS, **RECURRENT}
 """The kernels with tests of their own instead of samples."""
 
 ABSTRACT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {

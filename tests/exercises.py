@@ -33,6 +33,7 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerStochasticGradientDescent,
 )
 from openmps.kernels.random import MPSMatrixRandomMTGP32, MPSMatrixRandomPhilox
+from openmps.kernels.recurrent.image_inference import MPSRNNImageInferenceLayer
 from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer
 from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
 from openmps.types import MPSDataType
@@ -217,6 +218,17 @@ def recurred(bench: Bench, layer: Any) -> list[Array]:
     return [*results, *made]
 
 
+def recurred_over_images(bench: Bench, layer: Any) -> list[Array]:
+    states: list[Any] = []
+    sources = [bench.image(drawn(f"step {step}", (2, layer.input_feature_channels, 3, 4))) for step in range(3)]
+    results = [bench.empty((2, layer.output_feature_channels, 3, 4)) for _ in sources]
+    command_buffer = bench.command_buffer()
+    layer.encode_sequence(command_buffer, sources, results, None, states)
+    finish(command_buffer)
+    made = [states[0].get_recurrent_output_image(index) for index in range(layer.number_of_layers)]
+    return [numbers(each) for each in (*results, *made)]
+
+
 def trained_over_a_sequence(bench: Bench, layer: Any) -> list[Array]:
     """Results and gradients; weights are the user's, so they are drawn here."""
     weights, gradients, states = [list[Any]() for _ in range(3)]
@@ -246,6 +258,7 @@ EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     **dict.fromkeys(FIRST_OF_KIND, of_matrices),
     MPSMatrixCopy: copied_matrices,
     MPSMatrixSum: summed,
+    MPSRNNImageInferenceLayer: recurred_over_images,
     MPSRNNMatrixInferenceLayer: recurred,
     MPSRNNMatrixTrainingLayer: trained_over_a_sequence,
 }

@@ -16,19 +16,26 @@ SIGMOID, TANH = Neuron.SIGMOID, Neuron.TANH
 
 
 def source(weights: Any, biases: Any = None, neuron: mps.MPSCNNNeuronType | None = None) -> Any:
-    """A data source of a matrix of weights: an output channel a row."""
+    """A data source of a matrix of weights, an output channel a row; or of kernels."""
     array = np.atleast_2d(np.array(weights, np.float32))
-    outputs, inputs = array.shape
-    descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, inputs, outputs)
+    if array.ndim == 2:
+        array = array[:, None, None]
+    outputs, height, width, inputs = array.shape
+    descriptor = mps.MPSCNNConvolutionDescriptor(width, height, inputs, outputs)
     if neuron is not None:
         descriptor.fused_neuron_descriptor = mps.MPSNNNeuronDescriptor(neuron)
     terms = None if biases is None else np.atleast_1d(np.array(biases, np.float32))
-    return mps.ArrayConvolutionDataSource(descriptor, array.reshape(outputs, 1, 1, inputs), terms)
+    return mps.ArrayConvolutionDataSource(descriptor, array, terms)
+
+
+def _sizes(weights: Any) -> tuple[int, int]:
+    """Channels of inputs and outputs."""
+    shape = np.atleast_2d(weights).shape
+    return shape[-1], shape[0]
 
 
 def single(W: Any, U: Any, b: Any, neuron: Any = TANH, **options: Any) -> mps.MPSRNNSingleGateDescriptor:
-    size, inputs = np.atleast_2d(W).shape
-    made = mps.MPSRNNSingleGateDescriptor(inputs, size)
+    made = mps.MPSRNNSingleGateDescriptor(*_sizes(W))
     made.input_weights, made.recurrent_weights = source(W, b, neuron), None if U is None else source(U)
     return _with(made, options)
 
@@ -38,8 +45,7 @@ _NEURONS = {"cell": TANH, "output": TANH}
 
 def lstm(gates: Mapping[str, Any], **options: Any) -> mps.MPSLSTMDescriptor:
     """``gates`` gives W, U, b, and V where there is one, of input, forget, cell and output."""
-    size, inputs = np.atleast_2d(gates["output"][0]).shape
-    made = mps.MPSLSTMDescriptor(inputs, size)
+    made = mps.MPSLSTMDescriptor(*_sizes(gates["output"][0]))
     for gate, (W, U, b, *V) in gates.items():
         setattr(made, f"{gate}_gate_input_weights", source(W, b, TANH if gate == "cell" else SIGMOID))
         # What other sources say of a neuron is not read.
@@ -51,8 +57,7 @@ def lstm(gates: Mapping[str, Any], **options: Any) -> mps.MPSLSTMDescriptor:
 
 def gru(gates: Mapping[str, Any], **options: Any) -> mps.MPSGRUDescriptor:
     """``gates`` gives W, U and b of input, recurrent and output, of the last V, too."""
-    size, inputs = np.atleast_2d(gates["output"][0]).shape
-    made = mps.MPSGRUDescriptor(inputs, size)
+    made = mps.MPSGRUDescriptor(*_sizes(gates["output"][0]))
     for gate, (W, U, b, *V) in gates.items():
         setattr(made, f"{gate}_gate_input_weights", source(W, b, TANH if gate == "output" else SIGMOID))
         setattr(made, f"{gate}_gate_recurrent_weights", source(U))
@@ -128,10 +133,10 @@ class Trained:
         return [each.numpy() for each in found]
 
 
-def _drawn(gates: Sequence[str], inputs: int, outputs: int) -> dict[str, Any]:
-    """Numbers of gates, the same in every call."""
+def _drawn(gates: Sequence[str], inputs: int, outputs: int, taps: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Numbers of gates, the same in every call; kernels of so many taps."""
     random = np.random.default_rng(len(gates))
-    shapes = (outputs, inputs), (outputs, outputs), (outputs,)
+    shapes = (outputs, *taps, inputs), (outputs, *taps, outputs), (outputs,)
     return {gate: tuple([random.normal(size=shape) * 0.5 for shape in shapes]) for gate in gates}
 
 
@@ -144,6 +149,18 @@ def inferring(device: mps.MTLDevice) -> mps.MPSRNNMatrixInferenceLayer:
         lstm(peeped, memory_weights_are_diagonal=True, cell_to_output_neuron_param_b=0.75),
         gru(minimal, gate_pnorm_value=1.5, flip_output_gates=True, use_float32_weights=False),
         single(*_drawn(["only"], 5, 5)["only"], use_layer_input_unit_transform_mode=True),
+    ])  # fmt: skip
+
+
+def inferring_images(device: mps.MTLDevice) -> mps.MPSRNNImageInferenceLayer:
+    """The same of layers over images."""
+    memory, units = _drawn([*LSTM], 3, 4, (3, 2)), _drawn([*GRU], 4, 2, (2, 3))
+    peeped = {gate: (*each, 0.3 * each[2]) for gate, each in memory.items()}
+    minimal = {**units, "output": (*units["output"], 0.2 * units["output"][1])}
+    return mps.MPSRNNImageInferenceLayer(device, rnn_descriptors=[
+        lstm(peeped, memory_weights_are_diagonal=True, cell_to_output_neuron_param_b=0.75),
+        gru(minimal, gate_pnorm_value=1.5, flip_output_gates=True),
+        single(*_drawn(["only"], 2, 2, (1, 1))["only"], use_layer_input_unit_transform_mode=True),
     ])  # fmt: skip
 
 

@@ -112,6 +112,8 @@ NOT_KEPT = {
     "MPSMatrixCopyDescriptor.source_matrices": "encodes alone ask for the copies",
     "MPSMatrixCopyDescriptor.destination_matrices": "encodes alone ask for the copies",
     "MPSMatrixCopyDescriptor.offset": "encodes alone ask for the copies",
+    "MPSRNNImageInferenceLayer.rnn_descriptor": "sources are read once, and may be given up",
+    "MPSRNNImageInferenceLayer.rnn_descriptors": "sources are read once, and may be given up",
     "MPSRNNMatrixInferenceLayer.rnn_descriptor": "sources are read once, and may be given up",
     "MPSRNNMatrixInferenceLayer.rnn_descriptors": "sources are read once, and may be given up",
     "MPSRNNMatrixTrainingLayer.rnn_descriptor": "sources are read once, and may be given up",

@@ -112,7 +112,7 @@ NEEDED = {
        for name in ("gradient_filter", "gradient_filters")},
     "MPSImage": "device image_descriptor", "MPSTemporaryImage": "image_descriptor", "MPSNNGraph": "result_image",
     "MPSVector": "device descriptor", "MPSMatrix": "device descriptor", "MPSMatrixDescriptor": "rows",
-    "MPSRNNMatrixInferenceLayer": "rnn_descriptor",
+    **dict.fromkeys(("MPSRNNMatrixInferenceLayer", "MPSRNNImageInferenceLayer"), "rnn_descriptor"),
     "MPSPredicate": "device", "MPSCNNLossLabels": "labels_image", "MPSNNForwardLossNode": "loss_descriptor",
     "device.new_buffer": "length",
 }  # fmt: skip

@@ -445,10 +445,12 @@ from openmps.kernels.recurrent.descriptors import (
     MPSRNNDescriptor as MPSRNNDescriptor,
     MPSRNNSingleGateDescriptor as MPSRNNSingleGateDescriptor,
 )
+from openmps.kernels.recurrent.image_inference import MPSRNNImageInferenceLayer as MPSRNNImageInferenceLayer
 from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer as MPSRNNMatrixInferenceLayer
 from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer as MPSRNNMatrixTrainingLayer
 from openmps.kernels.recurrent.states import (
     MPSRNNMatrixTrainingState as MPSRNNMatrixTrainingState,
+    MPSRNNRecurrentImageState as MPSRNNRecurrentImageState,
     MPSRNNRecurrentMatrixState as MPSRNNRecurrentMatrixState,
 )
 from openmps.kernels.reduce import (

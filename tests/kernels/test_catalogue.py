@@ -17,6 +17,7 @@ from catalogue import (
     IMAGE_FILTERS,
     MATRIX_KERNELS,
     OPTIMIZERS,
+    RECURRENT,
     SAMPLES,
     STAGES,
     WITHOUT_INITIALIZER,
@@ -46,7 +47,7 @@ def _public_kernels() -> set[type[MPSKernel]]:
 
 
 def test_every_kernel_class_is_listed() -> None:
-    listed = [*SAMPLES, *GRADIENTS, *STAGES, *OPTIMIZERS, *IMAGE_FILTERS, *MATRIX_KERNELS, *ABSTRACT]
+    listed = [*SAMPLES, *GRADIENTS, *STAGES, *OPTIMIZERS, *IMAGE_FILTERS, *MATRIX_KERNELS, *RECURRENT, *ABSTRACT]
     assert len(listed) == len(set(listed)), "a class is listed twice"
     assert {kind.__name__ for kind in _public_kernels()} == {kind.__name__ for kind in listed}
 

@@ -240,7 +240,7 @@ def test_printed_gradients(name: str, bench: Bench) -> None:
     _, states = trained.forward(ONE)
     close(trained.backward(ONE, ONE_GRADIENT, states, recurrent_output_states=before), of_sources, 1e-6)
     close([each.numpy() for each in trained.gradients], of_weights, 1e-6)
-    close([each.numpy() for each in before[0].layers[0].matrices()], of_state, 1e-6)
+    close([each.numpy() for each in before[0].layers[0].parts()], of_state, 1e-6)
 
 
 def test_gradients_of_parts_are_added(bench: Bench) -> None:
@@ -250,12 +250,12 @@ def test_gradients_of_parts_are_added(bench: Bench) -> None:
     _, early = trained.forward(ONE[:2], recurrent_output_states=handed)
     _, late = trained.forward(ONE[2:], recurrent_input_state=handed[0])
     trained.backward(ONE[2:], ONE_GRADIENT[2:], late, recurrent_output_states=after)
-    close([each.numpy() for each in after[0].layers[0].matrices()], [0.07652294, 0.35194977], 1e-6)
+    close([each.numpy() for each in after[0].layers[0].parts()], [0.07652294, 0.35194977], 1e-6)
     close(trained.gradients[0].numpy(), 0.15551555, 1e-6)
     trained.layer.accumulate_weight_gradients = True
     trained.backward(ONE[:2], ONE_GRADIENT[:2], early, recurrent_input_state=after[0], recurrent_output_states=before)
     close([each.numpy() for each in trained.gradients], GRADIENTS["LSTM"][2], 1e-6)
-    close([each.numpy() for each in before[0].layers[0].matrices()], GRADIENTS["LSTM"][3], 1e-6)
+    close([each.numpy() for each in before[0].layers[0].parts()], GRADIENTS["LSTM"][3], 1e-6)
 
 
 def test_states_of_two_forward_encodes_in_one_gradient(bench: Bench) -> None:

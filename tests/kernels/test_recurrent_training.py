@@ -271,7 +271,7 @@ def test_a_state_may_change_before_the_gradient(bench: Bench) -> None:
     for changes in (False, True):
         _, states = trained.forward(ONE[2:], recurrent_input_state=handed[0])
         if changes:
-            for each in handed[0].layers[0].matrices():
+            for each in handed[0].layers[0].parts():
                 each.memory().fill_(7)
         trained.backward(ONE[2:], ONE_GRADIENT[2:], states)
         found.append([each.numpy() for each in trained.gradients])

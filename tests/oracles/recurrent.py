@@ -1,7 +1,8 @@
-"""Recurrent cells over one row at a time, in float64 loops, from the formulas of MPSRNNLayer.h.
+"""Recurrent cells over one row, or one image, at a time, in float64 loops, from the formulas of MPSRNNLayer.h.
 
 Weights are mappings by gate: ``W[gate]`` ``[n, inputs]``, ``U[gate]`` ``[n, n]``, ``V[gate]`` ``[n, n]`` or ``[n]``,
-``b[gate]`` ``[n]``; a gate that is missing counts as zeros. ``f[gate]`` are functions of one number.
+``b[gate]`` ``[n]``; a gate that is missing counts as zeros. ``f[gate]`` are functions of one number. Images are
+``[channels, height, width]``, with kernels ``[n, height, width, channels]`` whose middle is the pixel itself.
 """
 
 from __future__ import annotations
@@ -27,26 +28,43 @@ class Weights(NamedTuple):
 
 def _times(matrices: Mapping[str, Array], gate: str, x: Array, size: int) -> Array:
     if gate not in matrices:
-        return np.zeros(size)
-    matrix, result = matrices[gate], np.zeros(size)
+        return np.zeros((size, *x.shape[1:]))
+    matrix, result = matrices[gate], np.zeros((size, *x.shape[1:]))
     for i in range(size):
         if matrix.ndim == 1:
             result[i] = matrix[i] * x[i]
+        elif matrix.ndim == 4:
+            for y, column in np.ndindex(x.shape[1:]):
+                result[i, y, column] = _window(matrix[i], x, y, column)
         else:
             for j in range(len(x)):
                 result[i] += matrix[i, j] * x[j]
     return result
 
 
+def _window(kernel: Array, x: Array, row: int, column: int) -> float:
+    """The sum under a kernel over one pixel; outside of the image is 0."""
+    total = 0.0
+    for j, i, channel in np.ndindex(kernel.shape):
+        y, at = row + j - kernel.shape[0] // 2, column + i - kernel.shape[1] // 2
+        if 0 <= y < x.shape[1] and 0 <= at < x.shape[2]:
+            total += kernel[j, i, channel] * x[channel, y, at]
+    return total
+
+
 def _source(given: Weights, gate: str, x: Array, size: int, *, unit: bool) -> Array:
     """What a gate gets of the source."""
     own = x.copy() if unit else _times(given.W, gate, x, size)
-    return own + given.b.get(gate, np.zeros(size))
+    return own + given.b.get(gate, np.zeros(size)).reshape(-1, *[1] * (x.ndim - 1))
 
 
 def _applied(given: Weights, gate: str, x: Array) -> Array:
     neuron = given.f.get(gate)
-    return x.copy() if neuron is None else np.array([neuron(each) for each in x])
+    return x.copy() if neuron is None else _of_each(neuron, x)
+
+
+def _of_each(neuron: Neuron, x: Array) -> Array:
+    return np.array([neuron(each) for each in x.ravel()]).reshape(x.shape)
 
 
 def single_gate(given: Weights, x: Array, h: Array, *, unit: bool = False) -> Array:
@@ -64,7 +82,7 @@ def gru(given: Weights, x: Array, h0: Array, p: float = 1.0, *, flipped: bool = 
     )
     inner = _times(given.U, "h", r * h0, size) + _times(given.V, "h", z * h0, size)
     h = _applied(given, "h", _source(given, "h", x, size, unit=unit) + inner)
-    result = np.zeros(size)
+    result = np.zeros(h.shape)
     for i in range(size):
         rest = (1 - z[i] ** p) ** (1 / p)
         result[i] = rest * h0[i] + z[i] * h[i] if flipped else rest * h[i] + z[i] * h0[i]
@@ -81,7 +99,7 @@ def lstm(given: Weights, x: Array, h0: Array, c0: Array, output: Neuron, *, unit
 
     c1 = gate("f", c0) * c0 + gate("i", c0) * gate("c", c0)
     o = gate("o", c1)
-    return np.array([o[i] * output(c1[i]) for i in range(size)]), c1
+    return o * _of_each(output, c1), c1
 
 
 Step = Callable[[Array, Array, Array], tuple[Array, Array]]
@@ -99,5 +117,5 @@ def run(
         for row, x in enumerate(steps[t]):
             h[row], c[row] = step(x, h[row], c[row])
             rows.append(h[row].copy())
-        found[t] = np.array(rows).reshape(len(steps[t]), h.shape[1])
+        found[t] = np.array(rows).reshape(len(steps[t]), *h.shape[1:])
     return [found[t] for t in range(len(steps))], h, c

@@ -37,9 +37,11 @@ from openmps.kernels.neuron import MPSCNNNeuron, MPSCNNNeuronGradient
 from openmps.kernels.optimizers import MPSNNOptimizer, MPSNNOptimizerDescriptor
 from openmps.kernels.random import MPSMatrixRandomDistributionDescriptor
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor
+from openmps.kernels.recurrent.image_inference import MPSRNNImageInferenceLayer
 from openmps.kernels.recurrent.layer import Layer, describe
-from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer, layers_of
+from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer
 from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
+from openmps.kernels.recurrent.stack import RecurrentStack, layers_of
 from openmps.kernels.recurrent.training_weights import form_of
 from openmps.kernels.upsampling import MPSCNNUpsampling, MPSCNNUpsamplingGradient
 
@@ -119,7 +121,7 @@ def _upsampling(kernel: Any, _: StandIns) -> dict[str, Any]:
     return {name: int(value) if name.startswith("integer_") else value for name, value in values.items()}
 
 
-def _recurrent(kernel: MPSRNNMatrixInferenceLayer, _: StandIns) -> dict[str, Any]:
+def _recurrent(kernel: RecurrentStack[Any], _: StandIns) -> dict[str, Any]:
     return {"rnn_descriptors": [describe(layer, ArchivedConvolutionWeights) for layer in layers_of(kernel)]}
 
 
@@ -153,6 +155,7 @@ _ARGUMENTS: dict[type, Callable[[Any, StandIns], dict[str, Any]]] = {
     MPSCNNUpsampling: _upsampling,
     MPSCNNUpsamplingGradient: _upsampling,
     MPSNNOptimizer: _optimizer,
+    MPSRNNImageInferenceLayer: _recurrent,
     MPSRNNMatrixInferenceLayer: _recurrent,
     MPSRNNMatrixTrainingLayer: _trained,
     # Its numbers say more than its arguments take: those of the default distribution are 0, and no deviation is.

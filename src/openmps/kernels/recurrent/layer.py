@@ -52,16 +52,28 @@ class Form:
     is_float32: bool = False
     """Whether weights are not rounded to float16."""
     is_backward: bool = False
+    of_images: bool = False
+    """Whether weights are kernels of convolutions, ``[outputs, height, width, channels]``, and float16 always."""
 
     def has(self, part: str) -> bool:
         """Whether there are such weights at all."""
         return any(each.part == part for each in self.places)
 
+    def is_vector(self, part: str) -> bool:
+        """Whether a part has a number an output channel."""
+        return part == BIASES or (part == MEMORIES and self.is_diagonal)
+
     def shape(self, place: Place) -> tuple[int, int]:
-        """Rows and columns of one weight matrix."""
-        if place.part == BIASES or (place.part == MEMORIES and self.is_diagonal):
+        """Rows and columns of one weight matrix; of kernels, output and input channels."""
+        if self.is_vector(place.part):
             return 1, self.outputs
         return self.outputs, self.inputs if place.part == INPUTS else self.outputs
+
+    def zeros(self, place: Place) -> Array:
+        """Weights that are not there, as `Layer` has them."""
+        rows, columns = self.shape(place)
+        is_kernel = self.of_images and not self.is_vector(place.part)
+        return np.zeros((rows, 1, 1, columns) if is_kernel else (rows, columns), np.float32)
 
     def gates_of(self, part: str) -> range:
         """The gates that a part has weights for: Vh of a GRU stands alone."""
@@ -73,10 +85,10 @@ class Layer(NamedTuple):
 
     form: Form
     weights: Mapping[Place, Array]
-    """In the shapes that the form says."""
+    """In the shapes that the form says; kernels with their own numbers of taps."""
 
 
-def read_layer(who: str, descriptor: MPSRNNDescriptor) -> Layer:
+def read_layer(who: str, descriptor: MPSRNNDescriptor, *, of_images: bool = False) -> Layer:
     """Read all sources of a descriptor, and check that they fit one another."""
     sizes = descriptor.input_feature_channels, descriptor.output_feature_channels
     is_unit = descriptor.use_layer_input_unit_transform_mode
@@ -84,7 +96,7 @@ def read_layer(who: str, descriptor: MPSRNNDescriptor) -> Layer:
         rule = f"must be output_feature_channels, {sizes[1]}, for use_layer_input_unit_transform_mode"
         raise MPSArgumentError(who, "input_feature_channels", rule, sizes[0])
     is_diagonal = isinstance(descriptor, MPSLSTMDescriptor) and descriptor.memory_weights_are_diagonal
-    form = Form(_NO_CELL, *sizes, is_unit, is_diagonal, ())
+    form = Form(_NO_CELL, *sizes, is_unit, is_diagonal, (), of_images=of_images)
     weights: dict[Place, Array] = {}
     activations: list[Activation] = []
     for gate, names in enumerate(descriptor._gates):  # pyright: ignore[reportPrivateUsage]
@@ -93,8 +105,7 @@ def read_layer(who: str, descriptor: MPSRNNDescriptor) -> Layer:
             source: Source = getattr(descriptor, name) if name else None
             if source is None:
                 continue
-            is_vector = part == MEMORIES and is_diagonal
-            read = _Read(f"{who} {name}", source, form.shape(Place(part, gate)), is_vector=is_vector)
+            read = _Read(f"{who} {name}", source, form, Place(part, gate))
             if part == INPUTS:
                 activations[-1] = read.activation
                 weights[Place(BIASES, gate)] = read.biases
@@ -103,7 +114,7 @@ def read_layer(who: str, descriptor: MPSRNNDescriptor) -> Layer:
     cell = _cell(descriptor, activations)
     backward = descriptor.layer_sequence_direction is MPSRNNSequenceDirection.BACKWARD
     form = replace(form, cell=cell, places=tuple(weights), is_backward=backward)
-    return Layer(replace(form, is_float32=descriptor.use_float32_weights), weights)
+    return Layer(replace(form, is_float32=descriptor.use_float32_weights and not of_images), weights)
 
 
 _NO_CELL = SingleGate(Activation())
@@ -123,19 +134,21 @@ def _cell(descriptor: MPSRNNDescriptor, activations: list[Activation]) -> Recurr
 class _Read:
     """What one source gives: weights and biases in the shape of their place, and the neuron."""
 
-    def __init__(self, who: str, source: Any, shape: tuple[int, int], *, is_vector: bool) -> None:
+    def __init__(self, who: str, source: Any, form: Form, place: Place) -> None:
         loaded = load_weights(who, source, _KINDS)
-        given, (rows, columns) = loaded.descriptor, shape
+        given, (rows, columns) = loaded.descriptor, form.shape(place)
         self.activation = _activation(who, given)
-        fits = loaded.weights.size == columns if is_vector else loaded.weights.shape == (rows, 1, 1, columns)
+        found = loaded.weights.shape
+        is_vector, is_kernel = form.is_vector(place.part), form.of_images or found[1:3] == (1, 1)
+        fits = loaded.weights.size == columns if is_vector else is_kernel and (found[0], found[3]) == (rows, columns)
         if not fits:
-            rule = f"must be those of a kernel of one pixel, {columns} input and {rows} output channels"
-            got = " x ".join(map(str, loaded.weights.shape))
-            raise MPSArgumentError(who, "data source weights()", rule, f"{got}, OHWI")
+            one = "" if form.of_images else "of one pixel, "
+            rule = f"must be those of a kernel {one}of {columns} input and {rows} output channels"
+            raise MPSArgumentError(who, "data source weights()", rule, f"{' x '.join(map(str, found))}, OHWI")
         plain = (given.stride_in_pixels_x, given.stride_in_pixels_y, given.dilation_rate_x, given.dilation_rate_y)
         if plain != (1, 1, 1, 1) or given.groups != 1:
             raise MPSArgumentError(who, "data source descriptor()", "must have strides, dilation rates and groups of 1")
-        self.weights = loaded.weights.reshape(shape)
+        self.weights = loaded.weights if form.of_images and not is_vector else loaded.weights.reshape(rows, columns)
         channels = given.output_feature_channels
         zeros = np.zeros(channels, np.float32)
         self.biases = (zeros if loaded.biases is None else loaded.biases).reshape(1, -1)
@@ -156,14 +169,27 @@ def stacked(layer: Layer, part: str) -> Array | None:
     None if there is nothing of it, or if gates get the source itself.
     """
     form = layer.form
-    if not form.has(part):
-        is_needed = part == INPUTS and not form.is_unit
-        return np.zeros((form.cell.gates * form.outputs, form.inputs), np.float32) if is_needed else None
+    if not form.has(part) and (part != INPUTS or form.is_unit):
+        return None
     places = [Place(part, gate) for gate in form.gates_of(part)]
-    rows = [layer.weights.get(each, np.zeros(form.shape(each), np.float32)) for each in places]
-    is_vector = part == BIASES or (part == MEMORIES and form.is_diagonal)
-    joined = np.concatenate([each.reshape(-1) if is_vector else each for each in rows])
+    rows = [layer.weights[each] if each in layer.weights else form.zeros(each) for each in places]
+    if form.is_vector(part):
+        rows = [each.reshape(-1) for each in rows]
+    joined = np.concatenate(_with_taps_alike(rows))
     return joined if part == BIASES or form.is_float32 else joined.astype(np.float16).astype(np.float32)
+
+
+def _with_taps_alike(weights: list[Array]) -> list[Array]:
+    """Kernels of the size of the largest one, with zeros around: the middle of each stays where it is."""
+    if weights[0].ndim < 4:
+        return weights
+    most = np.max([each.shape for each in weights], 0)
+    found: list[Array] = []
+    for each in weights:
+        before = [size // 2 - own // 2 for size, own in zip(most, each.shape, strict=True)]
+        behind = [size - own - first for size, own, first in zip(most, each.shape, before, strict=True)]
+        found.append(np.pad(each, list(zip(before, behind, strict=True))))
+    return found
 
 
 def unstacked(form: Form, parts: Mapping[str, Array]) -> Layer:
@@ -171,7 +197,8 @@ def unstacked(form: Form, parts: Mapping[str, Array]) -> Layer:
     size, weights = form.outputs, dict[Place, Array]()
     for place in form.places:
         first = form.gates_of(place.part).index(place.gate) * size
-        weights[place] = parts[place.part][first : first + size].reshape(form.shape(place))
+        part = parts[place.part][first : first + size]
+        weights[place] = part.reshape(1, -1) if form.is_vector(place.part) else part
     return Layer(form, weights)
 
 
@@ -205,13 +232,15 @@ def describe(layer: Layer, new_source: NewSource) -> MPSRNNDescriptor:
 def _source(layer: Layer, place: Place, activation: Activation, new_source: NewSource) -> MPSCNNConvolutionDataSource:
     rows, columns = layer.form.shape(place)
     outputs, inputs = (rows, columns) if rows == layer.form.outputs else (columns, rows)
-    descriptor = MPSCNNConvolutionDescriptor(1, 1, inputs, outputs)
+    weights = layer.weights[place] if place in layer.weights else layer.form.zeros(place)
+    height, width = weights.shape[1:3] if weights.ndim == 4 else (1, 1)
+    descriptor = MPSCNNConvolutionDescriptor(width, height, inputs, outputs)
     biases = None
     if place.part == INPUTS:
         descriptor.fused_neuron_descriptor = MPSNNNeuronDescriptor(*activation)
         biases = layer.weights.get(Place(BIASES, place.gate))
-    weights = layer.weights.get(place, np.zeros((rows, columns), np.float32)).reshape(outputs, 1, 1, inputs)
-    return new_source(descriptor, weights, None if biases is None else biases.reshape(-1))
+    kernels = weights.reshape(outputs, height, width, inputs)
+    return new_source(descriptor, kernels, None if biases is None else biases.reshape(-1))
 
 
 _FIRST = {1: MPSRNNMatrixId.SINGLE_GATE_INPUT_WEIGHTS, 3: MPSRNNMatrixId.GRU_INPUT_GATE_INPUT_WEIGHTS}

@@ -3,54 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from openmps.checks import flag, store
-from openmps.core.kernel.arguments import member_of
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.configuration import KernelProperty, Setting
-from openmps.core.kernel.operands import FLOATS, Argument, OperandContext, OperandKernel, OperandPlan
+from openmps.core.kernel.operands import Argument, OperandContext
 from openmps.core.vector import MPSMatrix
-from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
-from openmps.kernels.recurrent.layer import PARTS, Form, Layer, read_layer, stacked, unstacked
+from openmps.errors import MPSArgumentError
 from openmps.kernels.recurrent.sequences import (
     check_count,
+    matrix_argument,
     read_steps,
     rows_of,
     sequence,
-    step_arguments,
     store_steps,
 )
-from openmps.kernels.recurrent.states import MPSRNNRecurrentMatrixState, check_list, recurrent_state, state_of
-from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.ops.matrix.recurrent import JoinColumns, JoinRows, Member, Recurrence, Total
+from openmps.kernels.recurrent.stack import SEQUENCE, RecurrentStack
+from openmps.kernels.recurrent.states import MPSRNNRecurrentMatrixState, matrix_state, state_of
+from openmps.metal.device import CommandBuffer
 from openmps.ops.op import Value
-from openmps.runtime.binding import HeldTensor
-from openmps.selectors import takes
-from openmps.types import MPSRNNBidirectionalCombineMode as Combine
-
-_SOURCES, _RESULTS = "source_matrices", "destination_matrices"
-_SEQUENCE = "source_sequence"
-_FORWARD, _BACKWARD = "destination_forward_matrices", "destination_backward_matrices"
 
 
-class _Asked(NamedTuple):
-    """What a plan depends on besides shapes."""
-
-    rows: tuple[int, ...]
-    has_state: bool = False
-    states: int = 0
-    """How many come out."""
-    is_bidirectional: bool = False
-
-
-class MPSRNNMatrixInferenceLayer(OperandKernel):
+class MPSRNNMatrixInferenceLayer(RecurrentStack[MPSMatrix]):
     """A stack of recurrent layers over sequences of matrices, whose rows are vectors (MPSRNNLayer.h, macOS 10.13).
 
     ``MPSRNNMatrixInferenceLayer(device, rnn_descriptor)``, or ``(device, rnn_descriptors=[…])`` for a stack, of which
@@ -62,58 +34,8 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
         MPSTypeError: There is no descriptor, or a source is none of weights.
     """
 
-    recurrent_output_is_temporary = KernelProperty(
-        False, flag, "Whether states that come out live on the command buffer only. Default False."
-    )
-    store_all_intermediate_states = KernelProperty(
-        False, flag, "Whether a state comes out behind each step, and not behind the last alone. Default False."
-    )
-    bidirectional_combine_mode = KernelProperty(
-        Combine.NONE, member_of(Combine), "How bidirectional encodes join the results of both directions. Default NONE."
-    )
-    _forms = Setting[tuple[Form, ...]]()
-
-    @takes({"device": object, "rnn_descriptor": MPSRNNDescriptor}, {"device": object, "rnn_descriptors": Sequence})
-    def __init__(
-        self,
-        device: MTLDevice,
-        rnn_descriptor: MPSRNNDescriptor | None = None,
-        *,
-        rnn_descriptors: Sequence[MPSRNNDescriptor] | None = None,
-    ) -> None:
-        super().__init__(device)
-        given = descriptors(self.name, rnn_descriptor, rnn_descriptors)
-        layers = [read_layer(self._called(index, len(given)), each) for index, each in enumerate(given)]
-        self._forms = tuple([each.form for each in layers])
-        self._weights = [_held(layer, device) for layer in layers]
-        self._check_stack(self._forms)
-
-    def _called(self, index: int, count: int) -> str:
-        return self.name if count == 1 else f"{self.name} rnn_descriptors[{index}]"
-
-    def _check_stack(self, forms: Sequence[Form]) -> None:
-        for above, below in zip(forms[1:], forms[:-1], strict=True):
-            # Layers of another direction are another stack.
-            if above.is_backward == below.is_backward and above.inputs != below.outputs:
-                rule = f"must have {below.outputs} input channels, what the layer before gives"
-                raise MPSArgumentError(self.name, "rnn_descriptors", rule, above.inputs)
-
-    @property
-    def input_feature_channels(self) -> int:
-        """Numbers of a vector of the source."""
-        return self._forms[0].inputs
-
-    @property
-    def output_feature_channels(self) -> int:
-        """Numbers of a vector of the result of the last layer."""
-        return self._forms[-1].outputs
-
-    @property
-    def number_of_layers(self) -> int:
-        """Layers of the stack."""
-        return len(self._forms)
-
-    # --- encodes ------------------------------------------------------------------------------------------------------
+    _source_list, _result_list = "source_matrices", "destination_matrices"
+    _whole = (0,)
 
     def encode_sequence(
         self,
@@ -141,42 +63,24 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
         """
         who = self.name
         check_command_buffer(who, command_buffer, self._device)
-        self._check_stack([replace(each, is_backward=False) for each in self._forms])
-        sources = sequence(who, _SOURCES, source_matrices, source_offsets, "source_offsets")
-        results = sequence(who, _RESULTS, destination_matrices, destination_offsets, "destination_offsets")
-        check_count(who, _RESULTS, results, len(sources), _SOURCES)
-        rows = rows_of(who, _SOURCES, sources)
-        state = state_of(who, "recurrent_input_state", recurrent_input_state, self._forms)
+        self._check_stack(range(self.number_of_layers))
+        sources = sequence(who, self._source_list, source_matrices, source_offsets, "source_offsets")
+        results = sequence(who, self._result_list, destination_matrices, destination_offsets, "destination_offsets")
+        check_count(who, self._result_list, results, len(sources), self._source_list)
+        rows = rows_of(who, self._source_list, sources)
+        kind = MPSRNNRecurrentMatrixState
+        state = state_of(who, "recurrent_input_state", recurrent_input_state, self._forms, kind)
         if state is not None and state.rows < rows[0]:
             rule = f"must have {rows[0]} rows, as many as the first source"
             raise MPSArgumentError(who, "recurrent_input_state", rule, state.rows)
-        if state is not None:
-            state.check_usable(who, "recurrent_input_state", command_buffer)
-        made = self._new_states(command_buffer, recurrent_output_states, len(rows), state.rows if state else rows[0])
-        before = [] if state is None else [each for layer in state.layers for each in layer.matrices()]
-        behind = [each for one in made for layer in one.layers for each in layer.matrices()]
-        arguments = (
-            *step_arguments(_SOURCES, len(rows)),
-            *(Argument(f"recurrent_input_state {index}", MPSMatrix, FLOATS) for index in range(len(before))),
-            *step_arguments(_RESULTS, len(rows), is_result=True),
-            *(Argument(f"state {index}", MPSMatrix, FLOATS, is_result=True) for index in range(len(behind))),
-        )
-        asked = _Asked(rows, state is not None, len(made))
-        self._encode(command_buffer, *sources, *before, *results, *behind, arguments=arguments, asked=asked)
-        if state is not None:
-            state.count_read()
+        high, temporary = state.rows if state else rows[0], self.recurrent_output_is_temporary
+        made = [
+            matrix_state(command_buffer, self._forms, high, temporary=temporary)
+            for _ in range(self._count_of_states(recurrent_output_states, len(rows)))
+        ]
+        self._encode_run(command_buffer, sources, results, rows, state, made)
         if recurrent_output_states is not None:
             recurrent_output_states.extend(made)
-
-    def _new_states(
-        self, command_buffer: CommandBuffer, wanted: list[Any] | None, steps: int, rows: int
-    ) -> list[MPSRNNRecurrentMatrixState]:
-        """States that an encode fills, none if nobody wants them."""
-        if wanted is None:
-            return []
-        check_list(self.name, "recurrent_output_states", wanted)
-        count, temporary = steps if self.store_all_intermediate_states else 1, self.recurrent_output_is_temporary
-        return [recurrent_state(command_buffer, self._forms, rows, temporary=temporary) for _ in range(count)]
 
     def encode_bidirectional_sequence(
         self,
@@ -194,119 +98,22 @@ class MPSRNNMatrixInferenceLayer(OperandKernel):
         Raises:
             MPSArgumentError: There are no layers of one direction, lists have other lengths, or a matrix is too small.
         """
-        who, mode = self.name, self.bidirectional_combine_mode
-        forward, backward = self._stack(is_backward=False), self._stack(is_backward=True)
-        if not forward or not backward:
-            rule = "must have layers of both directions"
-            got = f"{len(forward)} forward and {len(backward)} backward"
-            raise MPSArgumentError(who, "rnn_descriptors", rule, got, "Set layer_sequence_direction")
-        if mode is Combine.ADD and self._forms[forward[-1]].outputs != self._forms[backward[-1]].outputs:
-            rule = "must give as many channels in both directions for ADD"
-            raise MPSArgumentError(
-                who, "rnn_descriptors", rule, [self._forms[each[-1]].outputs for each in (forward, backward)]
-            )
-        sources = sequence(who, _SEQUENCE, source_sequence, None, "")
-        rows = rows_of(who, _SEQUENCE, sources)
-        lists = {_FORWARD: sequence(who, _FORWARD, destination_forward_matrices, None, "")}
-        if mode is Combine.NONE:
-            if destination_backward_matrices is None:
-                rule = "is needed for the combine mode NONE"
-                raise MPSTypeError(who, _BACKWARD, rule, None)
-            lists[_BACKWARD] = sequence(who, _BACKWARD, destination_backward_matrices, None, "")
-        for name, each in lists.items():
-            check_count(who, name, each, len(rows), _SEQUENCE)
-        arguments = step_arguments(_SEQUENCE, len(rows))
-        for name in lists:
-            arguments += step_arguments(name, len(rows), is_result=True)
-        results = [each for one in lists.values() for each in one]
-        asked = _Asked(rows, is_bidirectional=True)
-        self._encode(command_buffer, *sources, *results, arguments=tuple(arguments), asked=asked)
+        lists = self._lists_of_both(
+            ("destination_forward_matrices", destination_forward_matrices),
+            ("destination_backward_matrices", destination_backward_matrices),
+        )
+        sources = sequence(self.name, SEQUENCE, source_sequence, None, "")
+        rows = rows_of(self.name, SEQUENCE, sources)
+        results = {name: sequence(self.name, name, given, None, "") for name, (given, _) in lists.items()}
+        for name, each in results.items():
+            check_count(self.name, name, each, len(rows), SEQUENCE)
+        self._encode_both(command_buffer, sources, results, rows)
 
-    # --- the mathematics ----------------------------------------------------------------------------------------------
+    def _argument(self, name: str, *, is_result: bool = False) -> Argument:
+        return matrix_argument(name, is_result=is_result)
 
-    def _stack(self, *, is_backward: bool) -> list[int]:
-        return [index for index, form in enumerate(self._forms) if form.is_backward is is_backward]
+    def _read_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int) -> list[Value]:
+        return read_steps(self.name, at, argument, rows, channels)
 
-    def _lower(self, at: OperandContext) -> None:
-        asked: _Asked = at.asked
-        rows = asked.rows
-        if asked.is_bidirectional:
-            self._lower_both(at, rows)
-            return
-        value = JoinRows()(*read_steps(self.name, at, _SOURCES, rows, self._forms[0].inputs))
-        place, behind = 0, list[Value]()
-        for index, form in enumerate(self._forms):
-            before: list[Value | None] = [None, None]
-            if asked.has_state:
-                for part in range(2 if form.cell.has_memory else 1):
-                    before[part] = at.numbers(f"recurrent_input_state {place}", 0)
-                    place += 1
-            recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
-            value, hidden, memory, *_ = recurrence(value, *before, *self._parameters(at, index))
-            behind += [hidden, memory] if form.cell.has_memory else [hidden]
-        store_steps(self.name, at, _RESULTS, rows, self._forms[-1].outputs, value)
-        for state in range(asked.states):
-            for part, each in enumerate(behind):
-                at.store(f"state {state * len(behind) + part}", Member(state)(each), 0)
-
-    def _lower_both(self, at: OperandContext, rows: tuple[int, ...]) -> None:
-        found: list[Value] = []
-        for is_backward in (False, True):
-            stack = self._stack(is_backward=is_backward)
-            value = JoinRows()(*read_steps(self.name, at, _SEQUENCE, rows, self._forms[stack[0]].inputs))
-            for index in stack:
-                form = self._forms[index]
-                recurrence = Recurrence(form.cell, form.outputs, rows, runs_backward=is_backward)
-                value = recurrence(value, None, None, *self._parameters(at, index))[0]
-            found.append(value)
-        columns = [self._forms[self._stack(is_backward=each)[-1]].outputs for each in (False, True)]
-        mode = self.bidirectional_combine_mode
-        if mode is Combine.NONE:
-            for name, value, width in zip((_FORWARD, _BACKWARD), found, columns, strict=True):
-                store_steps(self.name, at, name, rows, width, value)
-        elif mode is Combine.ADD:
-            store_steps(self.name, at, _FORWARD, rows, columns[0], Total()(*found))
-        else:
-            store_steps(self.name, at, _FORWARD, rows, sum(columns), JoinColumns()(*found))
-
-    def _parameters(self, at: OperandContext, index: int) -> list[Value | None]:
-        form = self._forms[index]
-        is_there = {part: form.has(part) for part in PARTS} | {"inputs": not form.is_unit}
-        return [at.buffer(f"{index} {part}") if is_there[part] else None for part in PARTS]
-
-    def _memory(self, name: str, given: OperandPlan) -> HeldTensor:
-        index, part = name.split()
-        return self._weights[int(index)][part]
-
-    def _unshare(self) -> None:
-        place = self._device.torch_device
-        moved = [{part: _moved(each, place) for part, each in layer.items()} for layer in self._weights]
-        store(self, "_weights", moved)
-
-
-def layers_of(kernel: MPSRNNMatrixInferenceLayer) -> list[Layer]:
-    """Forms and numbers of a stack, as it multiplies with them; for archives."""
-    forms, weights = kernel._forms, kernel._weights  # pyright: ignore[reportPrivateUsage]
-    parts = [{part: _array(each) for part, each in one.items()} for one in weights]
-    return [unstacked(form, each) for form, each in zip(forms, parts, strict=True)]
-
-
-def _moved(held: HeldTensor, device: torch.device) -> HeldTensor:
-    tensor = held.value()
-    return HeldTensor(None if tensor is None else tensor.to(device))
-
-
-def _held(layer: Layer, device: MTLDevice) -> dict[str, HeldTensor]:
-    """The parameters of a layer on its device."""
-    found: dict[str, HeldTensor] = {}
-    for part in PARTS:
-        array = stacked(layer, part)
-        if array is not None:
-            found[part] = HeldTensor(torch.from_numpy(array).to(device.torch_device))
-    return found
-
-
-def _array(held: HeldTensor) -> NDArray[np.float32]:
-    tensor = held.value()
-    assert tensor is not None
-    return tensor.cpu().numpy()
+    def _store_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int, value: Value) -> None:
+        store_steps(self.name, at, argument, rows, channels, value)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from openmps.checks import flag, listed
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty
-from openmps.core.kernel.operands import FLOATS, Argument, OperandContext
+from openmps.core.kernel.operands import OperandContext
 from openmps.core.operand import Operand
 from openmps.core.state.state import MPSState
 from openmps.core.vector import MPSMatrix, MPSTemporaryMatrix
@@ -16,10 +16,10 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES
 from openmps.kernels.recurrent.sequences import (
     check_count,
+    matrix_argument,
     read_steps,
     rows_of,
     sequence,
-    step_arguments,
     store_steps,
 )
 from openmps.kernels.recurrent.states import (
@@ -28,7 +28,7 @@ from openmps.kernels.recurrent.states import (
     Record,
     check_list,
     float_matrix,
-    recurrent_state,
+    matrix_state,
     state_of,
 )
 from openmps.kernels.recurrent.states import training_states as new_training_states
@@ -213,9 +213,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         asked: _Asked,
     ) -> None:
         """The encode path for lists of operands, each with its argument's name."""
-        kinds = step_arguments("", 1)[0].kinds
-        arguments = [Argument(name, kinds, FLOATS) for name, _ in read]
-        arguments += [Argument(name, kinds, FLOATS, is_result=True) for name, _ in written]
+        arguments = [matrix_argument(name) for name, _ in read]
+        arguments += [matrix_argument(name, is_result=True) for name, _ in written]
         given = [each for _, each in (*read, *written)]
         self._encode(command_buffer, *given, arguments=tuple(arguments), asked=asked)
 
@@ -223,7 +222,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         self, command_buffer: CommandBuffer, rows: Sequence[int], given: Any, wanted: Any, argument: str
     ) -> tuple[MPSRNNRecurrentMatrixState | None, list[MPSRNNRecurrentMatrixState]]:
         """The state that comes in, and those that the encode fills."""
-        state = state_of(self.name, _INPUT_STATE, given, [self._form])
+        state = state_of(self.name, _INPUT_STATE, given, [self._form], MPSRNNRecurrentMatrixState)
         if state is not None:
             state.check_usable(self.name, _INPUT_STATE, command_buffer)
             if state.rows < rows[0]:
@@ -234,8 +233,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         check_list(self.name, argument, wanted)
         count = len(rows) if self.store_all_intermediate_states else 1
         high, temporary = rows[0] if state is None else state.rows, self.recurrent_output_is_temporary
-        made = [recurrent_state(command_buffer, [self._form], high, temporary=temporary) for _ in range(count)]
-        return state, made
+        return state, [matrix_state(command_buffer, [self._form], high, temporary=temporary) for _ in range(count)]
 
     def _training_states(
         self, command_buffer: CommandBuffer, given: Any, count: int
@@ -347,11 +345,11 @@ def _named(argument: str, operands: Sequence[Operand]) -> list[tuple[str, Operan
 
 
 def _of_state(argument: str, state: MPSRNNRecurrentMatrixState | None) -> list[tuple[str, Operand]]:
-    return [] if state is None else _named(argument, state.layers[0].matrices())
+    return [] if state is None else _named(argument, state.layers[0].parts())
 
 
 def _of_states(states: Sequence[MPSRNNRecurrentMatrixState]) -> list[tuple[str, Operand]]:
-    return _named(_OUTPUT_STATES, [each for state in states for each in state.layers[0].matrices()])
+    return _named(_OUTPUT_STATES, [each for state in states for each in state.layers[0].parts()])
 
 
 def _runs(states: Sequence[MPSRNNMatrixTrainingState]) -> list[tuple[Record, int, int]]:

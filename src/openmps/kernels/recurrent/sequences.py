@@ -79,10 +79,9 @@ def check_count(who: str, argument: str, matrices: Sequence[object], count: int,
         raise MPSArgumentError(who, argument, f"must hold {count}, as many as {like}", len(matrices))
 
 
-def step_arguments(argument: str, count: int, *, is_result: bool = False) -> list[Argument]:
-    """The operands of a list, one a step."""
-    kinds = (MPSMatrix, Shifted)
-    return [Argument(f"{argument}[{step}]", kinds, FLOATS, is_result=is_result) for step in range(count)]
+def matrix_argument(name: str, *, is_result: bool = False) -> Argument:
+    """A matrix of a step or of a state."""
+    return Argument(name, (MPSMatrix, Shifted), FLOATS, is_result=is_result)
 
 
 def rows_of(who: str, argument: str, matrices: Sequence[Operand]) -> tuple[int, ...]:

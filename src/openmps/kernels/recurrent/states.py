@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from openmps.checks import store
+from openmps.core.image.image import MPSImage
 from openmps.core.numbers import integer
+from openmps.core.state.resources import Slot
 from openmps.core.state.state import MPSState
 from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
 from openmps.errors import MPSTypeError
@@ -14,14 +16,17 @@ from openmps.kernels.recurrent.layer import Form
 from openmps.metal.device import CommandBuffer
 from openmps.types import MPSDataType
 
+Held = TypeVar("Held", MPSMatrix, MPSImage)
+"""What holds the numbers of a state."""
 
-class LayerState(NamedTuple):
+
+class LayerState(NamedTuple, Generic[Held]):
     """h and c of one layer; c of a long short-term memory alone."""
 
-    hidden: MPSMatrix
-    memory: MPSMatrix | None
+    hidden: Held
+    memory: Held | None
 
-    def matrices(self) -> list[MPSMatrix]:
+    def parts(self) -> list[Held]:
         """Those that there are."""
         return [self.hidden] if self.memory is None else [self.hidden, self.memory]
 
@@ -34,6 +39,12 @@ def float_matrix(command_buffer: CommandBuffer, rows: int, columns: int, *, temp
     return MPSMatrix(device=command_buffer.device, descriptor=descriptor)
 
 
+def _slot(held: MPSMatrix | MPSImage) -> Slot:
+    if isinstance(held, MPSImage):
+        return Slot(descriptor=held.descriptor(), resource=held)
+    return Slot(size=held.data.length, resource=held.data)
+
+
 class _MadeByLayers(MPSState):
     """A state that layers make, and nobody else."""
 
@@ -42,25 +53,38 @@ class _MadeByLayers(MPSState):
         raise MPSTypeError(type(self).__name__, "device", rule, None, remedy)
 
     @classmethod
-    def _of(cls, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], *, temporary: bool) -> Self:
+    def _of(cls, command_buffer: CommandBuffer, held: Sequence[MPSMatrix | MPSImage], *, temporary: bool) -> Self:
         state = cls.__new__(cls)
-        MPSState.__init__(state, resources=[each.data for each in matrices])
+        MPSState.__init__(state, command_buffer.device)
+        store(state, "_slots", [_slot(each) for each in held])
         if temporary:
             state.make_temporary(command_buffer)
         return state
 
 
-class MPSRNNRecurrentMatrixState(_MadeByLayers):
+class RecurrentState(_MadeByLayers, Generic[Held]):
+    """h and c of the layers of a stack, in matrices or in images."""
+
+    layers: tuple[LayerState[Held], ...]
+    """h and c of each layer, layer 0 first; for those who extend the framework."""
+    forms: tuple[Form, ...]
+    """What the layers were that made it."""
+
+    def parts_of_layers(self) -> list[Held]:
+        """H and c of layer 0, then those of the next one."""
+        return [each for layer in self.layers for each in layer.parts()]
+
+    def _layer(self, index: int) -> LayerState[Held] | None:
+        index = integer(self.name, "layer_index", index, 0)
+        return self.layers[index] if index < len(self.layers) else None
+
+
+class MPSRNNRecurrentMatrixState(RecurrentState[MPSMatrix]):
     """The states h and c of the layers of a stack behind a step, or gradients with respect to them.
 
     (MPSRNNLayer.h, macOS 10.13.) Matrices of float32 with a row for each row of the first source; those of a temporary
     state are temporary.
     """
-
-    layers: tuple[LayerState, ...]
-    """h and c of each layer, layer 0 first; for those who extend the framework."""
-    forms: tuple[Form, ...]
-    """What the layers were that made it."""
 
     @property
     def rows(self) -> int:
@@ -77,26 +101,50 @@ class MPSRNNRecurrentMatrixState(_MadeByLayers):
         layer = self._layer(layer_index)
         return None if layer is None else layer.memory
 
-    def _layer(self, index: int) -> LayerState | None:
-        index = integer(self.name, "layer_index", index, 0)
-        return self.layers[index] if index < len(self.layers) else None
+
+class MPSRNNRecurrentImageState(RecurrentState[MPSImage]):
+    """The states h and c of the layers of a stack over images behind a step (MPSRNNLayer.h, macOS 10.13).
+
+    Images of FLOAT32 as large and as many as a source; those of a temporary state are temporary.
+    """
+
+    def get_recurrent_output_image(self, layer_index: int) -> MPSImage | None:
+        """The output h of a layer; None where there is no such layer."""
+        layer = self._layer(layer_index)
+        return None if layer is None else layer.hidden
+
+    def get_memory_cell_image(self, layer_index: int) -> MPSImage | None:
+        """The memory c of a layer; None where there is no such layer, or it is no long short-term memory."""
+        layer = self._layer(layer_index)
+        return None if layer is None else layer.memory
+
+
+StateT = TypeVar("StateT", bound=RecurrentState[Any])
 
 
 def recurrent_state(
-    command_buffer: CommandBuffer, forms: Sequence[Form], rows: int, *, temporary: bool
-) -> MPSRNNRecurrentMatrixState:
-    """A state that layers of such forms are about to fill."""
-
-    def matrix(form: Form) -> MPSMatrix:
-        return float_matrix(command_buffer, rows, form.outputs, temporary=temporary)
-
-    layers = tuple([LayerState(matrix(form), matrix(form) if form.cell.has_memory else None) for form in forms])
-    matrices = [each for layer in layers for each in layer.matrices()]
-    new = MPSRNNRecurrentMatrixState._of  # pyright: ignore[reportPrivateUsage]
-    state = new(command_buffer, matrices, temporary=temporary)
+    kind: type[StateT], command_buffer: CommandBuffer, forms: Sequence[Form], new: Callable[[int], Any], temporary: bool
+) -> StateT:
+    """A state that layers of such forms are about to fill; ``new`` makes what holds so many channels."""
+    layers = tuple(
+        [LayerState(new(each.outputs), new(each.outputs) if each.cell.has_memory else None) for each in forms]
+    )
+    held = [each for layer in layers for each in layer.parts()]
+    state = kind._of(command_buffer, held, temporary=temporary)  # pyright: ignore[reportPrivateUsage]
     store(state, "layers", layers)
     store(state, "forms", tuple(forms))
     return state
+
+
+def matrix_state(
+    command_buffer: CommandBuffer, forms: Sequence[Form], rows: int, *, temporary: bool
+) -> MPSRNNRecurrentMatrixState:
+    """The same with matrices of so many rows."""
+
+    def new(columns: int) -> MPSMatrix:
+        return float_matrix(command_buffer, rows, columns, temporary=temporary)
+
+    return recurrent_state(MPSRNNRecurrentMatrixState, command_buffer, forms, new, temporary)
 
 
 class Record:
@@ -134,17 +182,12 @@ def training_states(
     return found
 
 
-def no_state(who: str, argument: str, kind: type, got: object) -> NoReturn:
-    """Raise where something else than a state of a layer is given."""
-    raise MPSTypeError(who, argument, f"must be an {kind.__name__} or None", type(got).__name__)
-
-
-def state_of(who: str, argument: str, value: Any, forms: Sequence[Form]) -> MPSRNNRecurrentMatrixState | None:
+def state_of(who: str, argument: str, value: Any, forms: Sequence[Form], kind: type[StateT]) -> StateT | None:
     """A state that layers of such forms have made; None for zeros."""
     if value is None:
         return None
-    if not isinstance(value, MPSRNNRecurrentMatrixState):
-        no_state(who, argument, MPSRNNRecurrentMatrixState, value)
+    if not isinstance(value, kind):
+        raise MPSTypeError(who, argument, f"must be an {kind.__name__} or None", type(value).__name__)
     mine, theirs = ([(type(each.cell).__name__, each.outputs) for each in some] for some in (forms, value.forms))
     if mine != theirs:
         rule = f"must be of layers like these, {_text(mine)}"

@@ -43,6 +43,16 @@ class RowRange(Op, kind=Kind.STORAGE, gives_view=True):
         return operands[0][self.start : self.stop]
 
 
+class FirstColumns(Op, kind=Kind.STORAGE, gives_view=True):
+    """The first columns of a matrix, or channels of an image."""
+
+    count: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See `Op.run`."""
+        return operands[0][:, : self.count]
+
+
 class Member(Op, kind=Kind.STORAGE, gives_view=True):
     """One of several matrices."""
 
@@ -73,7 +83,9 @@ def _state(
     hidden: Tensor | None, memory: Tensor | None, like: Tensor, cell: RecurrentCell, rows: int, size: int
 ) -> State:
     """A state, zeros where none is given."""
-    zeros = like.new_zeros(rows, size) if hidden is None or (cell.has_memory and memory is None) else None
+    zeros = (
+        like.new_zeros(rows, size, *like.shape[2:]) if hidden is None or (cell.has_memory and memory is None) else None
+    )
     hidden = zeros if hidden is None else hidden
     assert hidden is not None
     return State(hidden, (zeros if memory is None else memory) if cell.has_memory else None)

@@ -1,4 +1,4 @@
-"""Recurrent layers over sequences of vectors, which are rows (MPSRNNLayer.h, macOS 10.13; gradients 10.14).
+"""Recurrent layers over sequences of vectors, which are rows, or of images (MPSRNNLayer.h, macOS 10.13; some 10.14).
 
 With x a step's source, h0 and c0 the state before it, ``.`` a product number by number and g the neuron of a gate:
 
@@ -11,6 +11,10 @@ LSTM         i = g(Wi x + Ui h0 + Vi c0 + bi), f and c alike, c1 = f . c0 + i . 
 Gates stand one behind the other: weights of inputs are ``[gates n, inputs]``, of states ``[gates n, n]``, biases
 ``[gates n]``. The rows of all steps stand one behind the other, too, so that what does not depend on the state is one
 product. Later steps may have fewer rows: a row that ends keeps its state.
+
+In layers over images, which have no gradients, weights are kernels of convolutions, ``[gates n, height, width, n]``,
+whose middle is the pixel that the result is for, with zeros around the image; diagonal ones are those of every pixel.
+A vector ``[rows, n]`` is an image ``[images, n, height, width]`` there.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from openmps.ops.geometry import Axis, Window
 from openmps.ops.pointwise.neuron import neuron, neuron_gradient
 from openmps.types import MPSCNNNeuronType
 
@@ -106,11 +111,33 @@ def _part(stacked: Tensor | None, gate: int, size: int) -> Tensor | None:
     return None if stacked is None else stacked[gate * size : (gate + 1) * size]
 
 
+def _of_channels(numbers: Tensor, x: Tensor) -> Tensor:
+    """A number a channel, to be taken with ``x``."""
+    return numbers if x.dim() == 2 else numbers.view(-1, 1, 1)
+
+
 def _product(x: Tensor, weights: Tensor | None) -> Tensor:
-    """``x`` by the transpose of weights; of a vector of weights number by number."""
+    """``x`` by the transpose of weights; of a vector of weights number by number; of kernels a convolution."""
     if weights is None:
         return torch.zeros_like(x)
-    return x * weights if weights.dim() == 1 else x @ weights.T
+    if weights.dim() == 1:
+        return x * _of_channels(weights, x)
+    return x @ weights.T if x.dim() == 2 else _correlated(x, weights)
+
+
+def _correlated(x: Tensor, kernels: Tensor, biases: Tensor | None = None) -> Tensor:
+    """A convolution whose result is as large as the image."""
+    from openmps.ops.convolution.convolution import convolution  # layers over matrices need none of it
+
+    (_, _, height, width), (_, high, wide, _) = x.shape, kernels.shape
+    return convolution(x, kernels, biases, Window(y=Axis(height, height, high), x=Axis(width, width, wide)))
+
+
+def _plus_product(sums: Tensor, x: Tensor, weights: Tensor | None) -> Tensor:
+    """``sums`` and the product of ``x``; ``sums`` themselves where there are no weights."""
+    if weights is None:
+        return sums
+    return torch.addmm(sums, x, weights.T) if x.dim() == 2 else sums + _correlated(x, weights)
 
 
 def _back(gradient: Tensor, weights: Tensor | None) -> Tensor:
@@ -129,7 +156,7 @@ class SingleGate:
 
     def step(self, projected: Tensor, state: State, given: Parameters) -> Step:
         """One step; ``projected`` is what follows from the source."""
-        x = projected if given.states is None else torch.addmm(projected, state.hidden, given.states.T)
+        x = _plus_product(projected, state.hidden, given.states)
         return Step(self.activation(x), x, None)
 
     def back(self, gradient: Tensor, memory: Tensor | None, at: Steps, given: Parameters) -> StepGradient:
@@ -153,7 +180,7 @@ class Gru:
         h0, n = state.hidden, state.hidden.shape[1]
         gates = projected.clone()
         if given.states is not None:
-            gates[:, : 2 * n].addmm_(h0, given.states[: 2 * n].T)
+            gates[:, : 2 * n] += _product(h0, given.states[: 2 * n])
         z, r = self.activations[0](gates[:, :n]), self.activations[1](gates[:, n : 2 * n])
         candidate = gates[:, 2 * n :]
         candidate += _product(r * h0, _part(given.states, 2, n))
@@ -203,7 +230,7 @@ class Lstm:
         """One step; see `SingleGate.step`."""
         c0, n = state.memory, state.hidden.shape[1]
         assert c0 is not None
-        x = projected if given.states is None else torch.addmm(projected, state.hidden, given.states.T)
+        x = _plus_product(projected, state.hidden, given.states)
         if given.memories is not None:
             x = x.clone() if x is projected else x
             x[:, : 3 * n] += _peeped(c0, given.memories[: 3 * n])
@@ -237,9 +264,9 @@ class Lstm:
 
 def _peeped(memory: Tensor, weights: Tensor) -> Tensor:
     """What gates see of a memory."""
-    if weights.dim() == 2:
-        return memory @ weights.T
-    return (memory[:, None, :] * weights.view(-1, memory.shape[1])).flatten(1)
+    if weights.dim() > 1:
+        return _product(memory, weights)
+    return (memory.unsqueeze(1) * weights.view(-1, memory.shape[1], *[1] * (memory.dim() - 2))).flatten(1, 2)
 
 
 RecurrentCell = SingleGate | Gru | Lstm
@@ -248,7 +275,10 @@ RecurrentCell = SingleGate | Gru | Lstm
 def project(x: Tensor, given: Parameters, gates: int) -> Tensor:
     """What gates get of sources: ``W x + b``, or ``x + b`` for each."""
     if given.inputs is None:
-        return x.repeat(1, gates) if given.biases is None else x.repeat(1, gates) + given.biases
+        copies = torch.cat([x] * gates, 1)
+        return copies if given.biases is None else copies + _of_channels(given.biases, x)
+    if x.dim() > 2:
+        return _correlated(x, given.inputs, given.biases)
     return torch.nn.functional.linear(x, given.inputs, given.biases)
 
 

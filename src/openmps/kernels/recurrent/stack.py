@@ -1,0 +1,284 @@
+"""Stacks of recurrent layers that infer, whatever holds the steps of a sequence (MPSRNNLayer.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.checks import flag, store
+from openmps.core.elements import Part
+from openmps.core.kernel.arguments import member_of
+from openmps.core.kernel.configuration import KernelProperty, Setting
+from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel, OperandPlan
+from openmps.core.operand import Operand
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
+from openmps.kernels.recurrent.layer import PARTS, Form, Layer, read_layer, stacked, unstacked
+from openmps.kernels.recurrent.states import Held, RecurrentState, check_list
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.matrix.recurrent import JoinColumns, JoinRows, Member, Recurrence, Total
+from openmps.ops.op import Value
+from openmps.runtime.binding import HeldTensor
+from openmps.selectors import takes
+from openmps.types import MPSRNNBidirectionalCombineMode as Combine
+
+SEQUENCE = "source_sequence"
+
+
+class _Asked(NamedTuple):
+    """What a plan depends on besides shapes."""
+
+    rows: tuple[int, ...]
+    lists: tuple[str, ...]
+    """The arguments of what is written, lists of a member a step: of both directions where there are two."""
+    has_state: bool = False
+    states: int = 0
+    """How many come out."""
+    is_bidirectional: bool = False
+
+
+class RecurrentStack(OperandKernel, Generic[Held]):
+    """A stack of recurrent layers over sequences."""
+
+    _of_images: ClassVar[bool] = False
+    _source_list: ClassVar[str]
+    """The argument of what a sequence is read from, and of where it is written."""
+    _result_list: ClassVar[str]
+    _whole: ClassVar[Part] = ()
+    """The part of an operand that a state is."""
+
+    recurrent_output_is_temporary = KernelProperty(
+        False, flag, "Whether states that come out live on the command buffer only. Default False."
+    )
+    store_all_intermediate_states = KernelProperty(
+        False, flag, "Whether a state comes out behind each step, and not behind the last alone. Default False."
+    )
+    bidirectional_combine_mode = KernelProperty(
+        Combine.NONE, member_of(Combine), "How bidirectional encodes join the results of both directions. Default NONE."
+    )
+    _forms = Setting[tuple[Form, ...]]()
+
+    @takes({"device": object, "rnn_descriptor": MPSRNNDescriptor}, {"device": object, "rnn_descriptors": Sequence})
+    def __init__(
+        self,
+        device: MTLDevice,
+        rnn_descriptor: MPSRNNDescriptor | None = None,
+        *,
+        rnn_descriptors: Sequence[MPSRNNDescriptor] | None = None,
+    ) -> None:
+        super().__init__(device)
+        given = descriptors(self.name, rnn_descriptor, rnn_descriptors)
+        names = [self.name] if len(given) == 1 else [f"{self.name} rnn_descriptors[{at}]" for at in range(len(given))]
+        layers = [read_layer(name, each, of_images=self._of_images) for name, each in zip(names, given, strict=True)]
+        self._forms = tuple([each.form for each in layers])
+        self._weights = [_held(layer, device) for layer in layers]
+        for is_backward in (False, True):
+            self._check_stack(self._stack(is_backward=is_backward))
+
+    @property
+    def input_feature_channels(self) -> int:
+        """Numbers of a vector of the source."""
+        return self._forms[0].inputs
+
+    @property
+    def output_feature_channels(self) -> int:
+        """Numbers of a vector of the result of the last layer."""
+        return self._forms[-1].outputs
+
+    @property
+    def number_of_layers(self) -> int:
+        """Layers of the stack."""
+        return len(self._forms)
+
+    # --- what holds the steps -----------------------------------------------------------------------------------------
+
+    def _argument(self, name: str, *, is_result: bool = False) -> Argument:
+        """One step, or a part of a state, as an operand."""
+        raise NotImplementedError
+
+    def _read_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int) -> list[Value]:
+        raise NotImplementedError
+
+    def _store_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int, value: Value) -> None:
+        raise NotImplementedError
+
+    # --- encodes ------------------------------------------------------------------------------------------------------
+
+    def _encode_run(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Sequence[Operand],
+        results: Sequence[Operand],
+        rows: tuple[int, ...],
+        state: RecurrentState[Held] | None,
+        made: Sequence[RecurrentState[Held]],
+    ) -> None:
+        """Record a run of all layers as one stack, from a state or from zeros, with the states that come out."""
+        if state is not None:
+            state.check_usable(self.name, "recurrent_input_state", command_buffer)
+        before = [] if state is None else state.parts_of_layers()
+        behind = [each for one in made for each in one.parts_of_layers()]
+        asked = _Asked(rows, (self._result_list,), state is not None, len(made))
+        read = [
+            *_named(self._source_list, len(rows)),
+            *(f"recurrent_input_state {index}" for index in range(len(before))),
+        ]
+        written = [*_named(self._result_list, len(rows)), *(f"state {index}" for index in range(len(behind)))]
+        self._encode_lists(command_buffer, (read, written), [*sources, *before, *results, *behind], asked)
+        if state is not None:
+            state.count_read()
+
+    def _encode_both(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Sequence[Operand],
+        results: dict[str, list[Operand]],
+        rows: tuple[int, ...],
+    ) -> None:
+        """Record a run in both directions, into the lists of `_lists_of_both`."""
+        written = [name for each in results for name in _named(each, len(rows))]
+        operands = [*sources, *(each for one in results.values() for each in one)]
+        asked = _Asked(rows, tuple(results), is_bidirectional=True)
+        self._encode_lists(command_buffer, (_named(SEQUENCE, len(rows)), written), operands, asked)
+
+    def _lists_of_both(self, forward: tuple[str, Any], backward: tuple[str, Any]) -> dict[str, tuple[Any, int]]:
+        """The lists that a run in both directions writes, and the channels of each; checks that it can be."""
+        who, mode = self.name, self.bidirectional_combine_mode
+        stacks = [self._stack(is_backward=each) for each in (False, True)]
+        if not all(stacks):
+            rule = "must have layers of both directions"
+            got = f"{len(stacks[0])} forward and {len(stacks[1])} backward"
+            raise MPSArgumentError(who, "rnn_descriptors", rule, got, "Set layer_sequence_direction")
+        widths = [self._forms[each[-1]].outputs for each in stacks]
+        if mode is Combine.ADD and widths[0] != widths[1]:
+            rule = "must give as many channels in both directions for ADD"
+            raise MPSArgumentError(who, "rnn_descriptors", rule, widths)
+        if mode is Combine.NONE:
+            if backward[1] is None:
+                raise MPSTypeError(who, backward[0], "is needed for the combine mode NONE", None)
+            return {name: (given, width) for (name, given), width in zip((forward, backward), widths, strict=True)}
+        return {forward[0]: (forward[1], sum(widths) if mode is Combine.CONCATENATE else widths[0])}
+
+    def _encode_lists(
+        self,
+        command_buffer: CommandBuffer,
+        names: tuple[Collection[str], Collection[str]],
+        operands: Sequence[object],
+        asked: _Asked,
+    ) -> None:
+        read, written = names
+        arguments = [self._argument(name) for name in read]
+        arguments += [self._argument(name, is_result=True) for name in written]
+        self._encode(command_buffer, *operands, arguments=tuple(arguments), asked=asked)
+
+    def _count_of_states(self, wanted: object, steps: int) -> int:
+        """How many states an encode fills, none if nobody wants them."""
+        if wanted is None:
+            return 0
+        check_list(self.name, "recurrent_output_states", wanted)
+        return steps if self.store_all_intermediate_states else 1
+
+    # --- the mathematics ----------------------------------------------------------------------------------------------
+
+    def _stack(self, *, is_backward: bool) -> list[int]:
+        return [index for index, form in enumerate(self._forms) if form.is_backward is is_backward]
+
+    def _check_stack(self, stack: Sequence[int]) -> None:
+        """Raise unless each of these layers takes what the one before gives."""
+        for above, below in zip(stack[1:], stack[:-1], strict=True):
+            given, taken = self._forms[below].outputs, self._forms[above].inputs
+            if given != taken:
+                rule = f"must have {given} input channels, what the layer before gives"
+                raise MPSArgumentError(self.name, "rnn_descriptors", rule, taken)
+
+    def _lower(self, at: OperandContext) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        asked: _Asked = at.asked
+        if asked.is_bidirectional:
+            self._lower_both(at, asked)
+            return
+        rows = asked.rows
+        value = JoinRows()(*self._read_steps(at, self._source_list, rows, self._forms[0].inputs))
+        place, behind = 0, list[Value]()
+        for index, form in enumerate(self._forms):
+            before: list[Value | None] = [None, None]
+            if asked.has_state:
+                for part in range(2 if form.cell.has_memory else 1):
+                    before[part] = at.numbers(f"recurrent_input_state {place}", *self._whole)
+                    place += 1
+            recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
+            value, hidden, memory, *_ = recurrence(value, *before, *self._weights_of(at, index))
+            behind += [hidden, memory] if form.cell.has_memory else [hidden]
+        self._store_steps(at, self._result_list, rows, self._forms[-1].outputs, value)
+        for state in range(asked.states):
+            for part, each in enumerate(behind):
+                at.store(f"state {state * len(behind) + part}", Member(state)(each), *self._whole)
+
+    def _lower_both(self, at: OperandContext, asked: _Asked) -> None:
+        rows, found, widths = asked.rows, list[Value](), list[int]()
+        for is_backward in (False, True):
+            stack = self._stack(is_backward=is_backward)
+            value = JoinRows()(*self._read_steps(at, SEQUENCE, rows, self._forms[stack[0]].inputs))
+            for index in stack:
+                form = self._forms[index]
+                recurrence = Recurrence(form.cell, form.outputs, rows, runs_backward=is_backward)
+                value = recurrence(value, None, None, *self._weights_of(at, index))[0]
+            found.append(value)
+            widths.append(self._forms[stack[-1]].outputs)
+        mode = self.bidirectional_combine_mode
+        if mode is Combine.ADD:
+            found, widths = [Total()(*found)], widths[:1]
+        elif mode is Combine.CONCATENATE:
+            found, widths = [JoinColumns()(*found)], [sum(widths)]
+        for name, value, width in zip(asked.lists, found, widths, strict=True):
+            self._store_steps(at, name, rows, width, value)
+
+    def _weights_of(self, at: OperandContext, index: int) -> list[Value | None]:
+        form = self._forms[index]
+        is_there = {part: form.has(part) for part in PARTS} | {"inputs": not form.is_unit}
+        return [at.buffer(f"{index} {part}") if is_there[part] else None for part in PARTS]
+
+    def _memory(self, name: str, given: OperandPlan) -> HeldTensor:
+        index, part = name.split()
+        return self._weights[int(index)][part]
+
+    def _unshare(self) -> None:
+        place = self._device.torch_device
+        moved = [{part: _moved(each, place) for part, each in layer.items()} for layer in self._weights]
+        store(self, "_weights", moved)
+
+
+def layers_of(kernel: RecurrentStack[Any]) -> list[Layer]:
+    """Forms and numbers of a stack, as it multiplies with them; for archives."""
+    forms, weights = kernel._forms, kernel._weights  # pyright: ignore[reportPrivateUsage]
+    parts = [{part: _array(each) for part, each in one.items()} for one in weights]
+    return [unstacked(form, each) for form, each in zip(forms, parts, strict=True)]
+
+
+def _named(argument: str, count: int) -> list[str]:
+    """The operands of a list."""
+    return [f"{argument}[{step}]" for step in range(count)]
+
+
+def _moved(held: HeldTensor, device: torch.device) -> HeldTensor:
+    tensor = held.value()
+    return HeldTensor(None if tensor is None else tensor.to(device))
+
+
+def _held(layer: Layer, device: MTLDevice) -> dict[str, HeldTensor]:
+    """The parameters of a layer on its device."""
+    found: dict[str, HeldTensor] = {}
+    for part in PARTS:
+        array = stacked(layer, part)
+        if array is not None:
+            found[part] = HeldTensor(torch.from_numpy(array).to(device.torch_device))
+    return found
+
+
+def _array(held: HeldTensor) -> NDArray[np.float32]:
+    tensor = held.value()
+    assert tensor is not None
+    return tensor.cpu().numpy()
