@@ -13,6 +13,7 @@ import openmps as mps
 
 READ_AS = {
     # The framework's own names for the parts.
+    "MPSNDArrayDescriptor.dimension_count": "number_of_dimensions",
     "MPSCNNLossDescriptor.type": "loss_type",
     "MPSNNNeuronDescriptor.type": "neuron_type",
     "MPSNNDefaultPadding.method": "padding_method",
@@ -112,6 +113,9 @@ NOT_KEPT = {
     "MPSMatrixCopyDescriptor.source_matrices": "encodes alone ask for the copies",
     "MPSMatrixCopyDescriptor.destination_matrices": "encodes alone ask for the copies",
     "MPSMatrixCopyDescriptor.offset": "encodes alone ask for the copies",
+    "MPSNDArray.scalar": "it is the element",
+    "MPSNDArrayDescriptor.dimension_sizes": "length_of_dimension tells each, and reshape changes them",
+    "MPSNDArrayDescriptor.shape": "length_of_dimension tells each, and reshape changes them",
     "MPSRNNImageInferenceLayer.rnn_descriptor": "sources are read once, and may be given up",
     "MPSRNNImageInferenceLayer.rnn_descriptors": "sources are read once, and may be given up",
     "MPSRNNMatrixInferenceLayer.rnn_descriptor": "sources are read once, and may be given up",

@@ -100,6 +100,7 @@ def _right() -> dict[str, Any]:
 
 
 _IMAGE = mps.MPSImage.from_numpy(CPU, np.zeros((4, 4, 2), np.float32))
+_FLOATS = mps.MPSDataType.FLOAT32
 _SMALL = mps.MPSCNNConvolutionDescriptor(1, 1, 1, 2)
 NEEDED = {
     **dict.fromkeys(("MPSCNNConvolution", "MPSCNNFullyConnected", "MPSCNNConvolutionTransposeNode"), "weights"),
@@ -118,6 +119,8 @@ NEEDED = {
 }  # fmt: skip
 """What calls need besides that has a default, as it can be said in several ways."""
 OWN: dict[str, dict[str, Any]] = {
+    **{each: {"descriptor": mps.MPSNDArrayDescriptor(_FLOATS, [2])} for each in ("MPSNDArray", "MPSTemporaryNDArray")},
+    "MPSNDArrayDescriptor": {"shape": None, "dimension_sizes": [2, 3], "dimension_count": 2},
     **{f"{each}.{name}": {"source_image": _IMAGE}
        for each in ("convolution", "pooling", "loss", "batch normalization")
        for name in ("result_state", "temporary_result_state")},

@@ -148,6 +148,8 @@ FLAGS: dict[str, Pass] = {
     ),
     "MPSMatrix.from_dlpack(copy)": lambda v: mps.MPSMatrix.from_dlpack(CPU, torch.zeros(2, 2), v),
     "MPSMatrix.from_numpy(copy)": lambda v: mps.MPSMatrix.from_numpy(CPU, np.zeros((2, 2), np.int8), v),
+    "MPSNDArray.from_dlpack(copy)": lambda v: mps.MPSNDArray.from_dlpack(CPU, torch.zeros(2, 2), v),
+    "MPSNDArray.from_numpy(copy)": lambda v: mps.MPSNDArray.from_numpy(CPU, np.zeros((2, 2), np.int8), v),
     "MPSVector.from_dlpack(copy)": lambda v: mps.MPSVector.from_dlpack(CPU, torch.zeros(4), v),
     "MPSVector.from_numpy(copy)": lambda v: mps.MPSVector.from_numpy(CPU, np.zeros(4, np.int8), v),
     "MTLBuffer.from_dlpack(copy)": lambda v: mps.MTLBuffer.from_dlpack(CPU, torch.zeros(4), v),

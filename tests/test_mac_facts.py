@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import openmps as mps
-from mac_facts import graphs, kernels, matrices, storage
+from mac_facts import arrays, graphs, kernels, matrices, storage
 from mac_facts.absent import ABSENT
 from mac_facts.fact import Fact, agrees
 from openmps.convention.table import MACHINES
 
-FACTS = [*kernels.FACTS, *graphs.FACTS, *storage.FACTS, *matrices.FACTS]
+FACTS = [*kernels.FACTS, *graphs.FACTS, *storage.FACTS, *matrices.FACTS, *arrays.FACTS]
 SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED]
 
 
@@ -57,7 +57,7 @@ def test_another_answer_is_told_apart(fact: Fact) -> None:
 
 
 def test_names_are_all_different() -> None:
-    names = [fact.name for fact in [*FACTS, *SWITCHED]] + [*storage.DECLINED, *matrices.DECLINED]
+    names = [fact.name for fact in [*FACTS, *SWITCHED]] + [*storage.DECLINED, *matrices.DECLINED, *arrays.DECLINED]
     assert len(set(names)) == len(names)
 
 

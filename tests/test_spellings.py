@@ -19,6 +19,7 @@ MADE_EACH_STEP = (
     mps.MPSStateResourceList,
     mps.MPSVector,
     mps.MPSMatrix,
+    mps.MPSTemporaryNDArray,
     mps.MPSCommandBuffer,
 )
 """A constructor that names arguments costs a call more; Python's own sentence names the argument that is unknown."""

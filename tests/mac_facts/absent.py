@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 ABSENT = {
-    "MPSNDArray": [
-        "written 1..24, read packed; fresh zeros (A)", "resourceSize 960 of [2, 3, 4, 5] (A)",
-        "lengths transposed (A, J)", "transposed view 1 3 5 2 4 6 (A)", "slice of a dimension (A)",
-    ],
     "MPSNDArrayMatrixMultiplication": ["fresh alpha and beta 1 (A, J)"],
     "MPSImageAdd": ["11 22 33 44; primaryScale 2: 12 24 36 48 (A)"],
     "MPSImageLaplacian": ["1..16, fresh; bias 1 (A)"],

@@ -34,6 +34,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Image filters": "image_filters.md"},
             {"Textures": "textures.md"},
             {"Matrices": "matrices.md"},
+            {"N-dimensional arrays": "arrays.md"},
             {"Recurrent layers": "recurrent.md"},
             {"View": "view.md"},
             {"Debugging": "debugging.md"},

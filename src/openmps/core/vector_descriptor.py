@@ -122,7 +122,7 @@ class MPSVectorDescriptor(NamedAttributes):
         """Raise `MPSArgumentError` unless the values, which may have been changed, fit together."""
         name = "MPSVectorDescriptor"
         whole(name, "vectors", self._vectors)
-        size = _element_bytes(name, self.data_type)
+        size = element_bytes(name, self.data_type)
         tight = whole(name, "length", self.length) * size
         _spaced(name, "vector_bytes", self.vector_bytes, tight, size)
 
@@ -239,7 +239,7 @@ class MPSMatrixDescriptor(NamedAttributes):
     def validate(self) -> None:
         """Raise `MPSArgumentError` unless the values, which may have been changed, fit together."""
         name = "MPSMatrixDescriptor"
-        size = _element_bytes(name, self.data_type)
+        size = element_bytes(name, self.data_type)
         self._check_numbers()
         _spaced(name, "row_bytes", self.row_bytes, self.columns * size, size)
         if self._matrices > 1:  # else nothing lies behind it: rows and row_bytes may have grown since it was made
@@ -250,7 +250,7 @@ class MPSMatrixDescriptor(NamedAttributes):
         name = "MPSMatrixDescriptor"
         for argument, value in (("rows", self.rows), ("columns", self.columns), ("matrices", self._matrices)):
             whole(name, argument, value)
-        size = _element_bytes(name, self.data_type)
+        size = element_bytes(name, self.data_type)
         tight = self.columns * size
         if whole(name, "row_bytes", self.row_bytes) < tight and current()["short_row_bytes"] == "taken":
             tight = size
@@ -281,10 +281,11 @@ def bytes_needed(descriptor: MPSVectorDescriptor | MPSMatrixDescriptor) -> int:
     return sum((size - 1) * stride for size, stride in spans) + MPSSizeofMPSDataType(descriptor.data_type)
 
 
-def _element_bytes(who: str, data_type: MPSDataType) -> int:
+def element_bytes(who: str, data_type: MPSDataType, argument: str = "data_type") -> int:
+    """Bytes of an element; raises unless it is of a type that can be stored."""
     if not isinstance(data_type, int) or data_type not in TORCH_TYPES:
         rule = f"must be one of {', '.join(kind.name for kind in TORCH_TYPES)}"
-        raise MPSArgumentError(who, "data_type", rule, getattr(data_type, "name", repr(data_type)))
+        raise MPSArgumentError(who, argument, rule, getattr(data_type, "name", repr(data_type)))
     return MPSSizeofMPSDataType(data_type)
 
 
@@ -294,7 +295,7 @@ def _spaced(who: str, argument: str, value: object, least: int, unit: int) -> No
 
 
 def _rounded(who: str, argument: str, elements: int, data_type: MPSDataType) -> int:
-    size = _element_bytes(who, data_type)
+    size = element_bytes(who, data_type)
     count = whole(who, argument, elements, 0)
     unit = _FLOAT_BYTES // size if data_type & MPSDataType.FLOAT_BIT else _INTEGER_ELEMENTS
     return size * (count if count <= 1 else -(-count // unit) * unit)
