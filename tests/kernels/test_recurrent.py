@@ -393,6 +393,13 @@ def test_layers_refuse(bench: Bench) -> None:
         mps.MPSRNNMatrixTrainingLayer(bench.device, one, ())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["MPSRNNMatrixInferenceLayer", "MPSRNNImageInferenceLayer"])
+def test_more_channels_than_memory(name: str, bench: Bench) -> None:
+    """Weights without a source are zeros, of which there may not be too many."""
+    with pytest.raises(MPSArgumentError, match="rnn_descriptor must be"):
+        getattr(mps, name)(bench.device, mps.MPSGRUDescriptor(2**15, 2**70))
+
+
 def test_sequences_refuse(bench: Bench) -> None:
     layer, sources = inference(bench, single(*SINGLE)), matrices(bench, SHRINKING)
     results = empty(bench, SHRINKING, 2)

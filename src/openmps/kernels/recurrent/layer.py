@@ -20,6 +20,7 @@ from openmps.kernels.recurrent.descriptors import (
     MPSRNNSingleGateDescriptor,
     Source,
 )
+from openmps.metal.device import MTLDevice
 from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, RecurrentCell, SingleGate
 from openmps.types import MPSCNNNeuronType, MPSDataType, MPSRNNMatrixId, MPSRNNSequenceDirection
 
@@ -88,9 +89,12 @@ class Layer(NamedTuple):
     """In the shapes that the form says; kernels with their own numbers of taps."""
 
 
-def read_layer(who: str, descriptor: MPSRNNDescriptor, *, of_images: bool = False) -> Layer:
-    """Read all sources of a descriptor, and check that they fit one another."""
-    sizes = descriptor.input_feature_channels, descriptor.output_feature_channels
+def read_layer(who: str, device: MTLDevice, descriptor: MPSRNNDescriptor, *, of_images: bool = False) -> Layer:
+    """Read all sources of a descriptor, and check that they fit one another, and the device."""
+    inputs, outputs = sizes = descriptor.input_feature_channels, descriptor.output_feature_channels
+    gates = len(descriptor._gates)  # pyright: ignore[reportPrivateUsage]
+    # Weights without a source are zeros.
+    device.check_length(who, "rnn_descriptor", 4 * gates * outputs * (inputs + outputs))
     is_unit = descriptor.use_layer_input_unit_transform_mode
     if is_unit and sizes[0] != sizes[1]:
         rule = f"must be output_feature_channels, {sizes[1]}, for use_layer_input_unit_transform_mode"

@@ -73,7 +73,9 @@ class RecurrentStack(OperandKernel, Generic[Held]):
         super().__init__(device)
         given = descriptors(self.name, rnn_descriptor, rnn_descriptors)
         names = [self.name] if len(given) == 1 else [f"{self.name} rnn_descriptors[{at}]" for at in range(len(given))]
-        layers = [read_layer(name, each, of_images=self._of_images) for name, each in zip(names, given, strict=True)]
+        layers = [
+            read_layer(name, device, each, of_images=self._of_images) for name, each in zip(names, given, strict=True)
+        ]
         self._forms = tuple([each.form for each in layers])
         self._weights = [_held(layer, device) for layer in layers]
         for is_backward in (False, True):

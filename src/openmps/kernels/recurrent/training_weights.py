@@ -41,7 +41,7 @@ class TrainedLayer(OperandKernel):
         super().__init__(device)
         check_list(self.name, "trainable_weights", trainable_weights)
         (descriptor,) = descriptors(self.name, rnn_descriptor, None)
-        layer = read_layer(self.name, descriptor)
+        layer = read_layer(self.name, device, descriptor)
         self._form = layer.form
         trainable_weights += [self._new(place, self._type, layer.weights[place]) for place in self._places]
 
