@@ -130,6 +130,7 @@ def test_copies_that_do_not_fit(bench: Bench) -> None:
         (one(several, target), r"source_matrices\[0\] must be a single matrix, got 2"),
         (one(source, several), r"destination_matrices\[0\] must be a single matrix, got 2"),
         (one(bench.device, 2), "copy_descriptor must have copy 0 set. Call set_copy_operation_at_index"),
+        (one(bench.device, 10**30), "copy_descriptor must have copy 0 set. Call set_copy_operation_at_index"),
         (source, "copy_descriptor must be an MPSMatrixCopyDescriptor, got MPSMatrix"),
     ]
     for descriptor, message in cases:

@@ -63,19 +63,22 @@ class MPSMatrixCopyDescriptor(NamedAttributes):
         self._vector, self._first = None, 0
         if count is not None:
             check_is_device(who, "device", device)
-            self._operations: list[_Operation | None] = [None] * whole(who, "count", count)
+            self._count, operations = whole(who, "count", count), list[_Operation]()
         elif source_matrices is not None:
             sources = listed(who, "source_matrices", source_matrices, "MPSMatrix")
             targets = listed(who, "destination_matrices", destination_matrices, "MPSMatrix")
             if not sources or len(sources) != len(targets):
                 rule = f"must be as many as source_matrices, {len(sources)}, and at least one"
                 raise MPSArgumentError(who, "destination_matrices", rule, len(targets))
-            self._operations = [_operation(who, *pair, _ZEROS) for pair in zip(sources, targets, strict=True)]
+            operations = [_operation(who, *pair, _ZEROS) for pair in zip(sources, targets, strict=True)]
             if offset_vector is not None:
                 self._vector = of_kind(who, "offset_vector", offset_vector, MPSVector)
                 self._first = _first_offset(who, self._vector, offset, len(sources))
         else:
-            self._operations = [_operation(who, source_matrix, destination_matrix, offsets)]
+            operations = [_operation(who, source_matrix, destination_matrix, offsets)]
+        if count is None:
+            self._count = len(operations)
+        self._operations = dict(enumerate(operations))
 
     def set_copy_operation_at_index(
         self,
@@ -91,20 +94,20 @@ class MPSMatrixCopyDescriptor(NamedAttributes):
             MPSTypeError: An argument is of another class.
         """
         who = "MPSMatrixCopyDescriptor"
-        most = len(self._operations)
+        most = self._count
         place = integer(who, "index", index, 0, most - 1, rule=f"must be an integer of 0 to {most - 1}")
         self._operations[place] = _operation(who, source_matrix, destination_matrix, offsets)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {len(self._operations)} to copy, {self._operations.count(None)} not set>"
+        return f"<{type(self).__name__}: {self._count} to copy, {self._count - len(self._operations)} not set>"
 
     def operations(self, who: str) -> list[_Operation]:
         """All copies, for an encode of ``who``; raises where one is not set."""
-        for index, each in enumerate(self._operations):
-            if each is None:
+        for index in range(self._count):
+            if index not in self._operations:
                 remedy = "Call set_copy_operation_at_index for each index"
                 raise MPSArgumentError(who, "copy_descriptor", f"must have copy {index} set", None, remedy)
-        return [each for each in self._operations if each is not None]
+        return [self._operations[index] for index in range(self._count)]
 
     def offset_vector(self) -> tuple[MPSVector | None, int]:
         """The vector that holds the offsets, if there is one, and its element that is the first of them."""
