@@ -12,7 +12,8 @@ import torch
 
 from helpers import array, assert_close, tensor
 from openmps.ops.matrix.recurrent import GateGradient, Recurrence, RecurrenceGradient, SourceGradient
-from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, Parameters, RecurrentCell, SingleGate
+from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, Parameters, RecurrentCell, SingleGate, State
+from openmps.ops.matrix.recurrent_library import library_lstm
 from openmps.types import MPSCNNNeuronType
 from oracles import finite_difference
 from oracles import recurrent as oracle
@@ -157,7 +158,7 @@ def test_gradients_equal_finite_differences(name: str, rows: tuple[int, ...], rn
     if cell.has_memory:
         assert_close(dc[0], finite_difference.gradient(lambda each: loss(x, h, each), c), 1e-7, name)
     # Everything that goes to a gate goes by its sum with biases: that with respect to weights follows.
-    first = GateGradient(0, 3).run((True,), a, tensor(x))
+    first = GateGradient(0, 1, 3).run((True,), a, tensor(x))
     assert_close(first, array(a)[:, :3].T @ x, 1e-12, name)
 
 
@@ -208,6 +209,24 @@ def test_an_lstm_equals_pytorch_s(rng: np.random.Generator) -> None:
     assert_close(a @ trial.parameters.inputs, x.grad.reshape(-1, 4).numpy(), 1e-12, "dx")
     assert_close(a.T @ tensor(trial.x), cell.weight_ih_l0.grad.numpy(), 1e-12, "dW")
     assert_close(a.T @ kept[1], cell.weight_hh_l0.grad.numpy(), 1e-12, "dU")
+
+
+@pytest.mark.parametrize(("name", "rows", "is_taken"), [
+    ("LSTM", (3, 3, 3), True), ("LSTM", (1,), True), ("LSTM", (3, 2, 1), False), ("LSTM", (0, 0), False),
+    ("LSTM, peepholes", (3, 3), False), ("LSTM, unit transform", (3, 3), False), ("GRU", (3, 3), False),
+])  # fmt: skip
+def test_the_engine_s_own_function(name: str, rows: tuple[int, ...], is_taken: bool, rng: np.random.Generator) -> None:
+    """It is taken where nothing is kept for a gradient, and gives what the loop gives."""
+    trial = Trial(name, rows, rng)
+    cell, given = trial.case.cell, Parameters(*(None if each is None else each.float() for each in trial.parameters))
+    x, h, c = (tensor(each).float() for each in (trial.x, trial.h, trial.c))
+    state = State(h, c if cell.has_memory else None)
+    assert (library_lstm(cell, x, rows, state, given) is not None) == is_taken
+    op, operands = Recurrence(cell, 3, rows), (x, h, state.memory, *given)
+    for mine, theirs in zip(op.run((True,) * 3 + (False,) * 4, *operands), op.run(ALL, *operands)[:3], strict=False):
+        if theirs is not None:
+            assert mine.shape == theirs.shape
+            np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=1e-6)
 
 
 def test_the_slope_of_a_pole_is_0() -> None:

@@ -80,8 +80,12 @@ class Elements(View[ElementsShape]):
 
     def value(self) -> Tensor:
         """The elements, sharing the buffer's memory."""
-        flat = self.buffer.memory(TORCH_TYPES[self.shape.stored_as], self.offset, self.count)
-        return flat.as_strided(self.shape.sizes, self.strides)
+        buffer, dtype = self.buffer, TORCH_TYPES[self.shape.stored_as]
+        if buffer.length % dtype.itemsize:  # it cannot be seen as a whole
+            return buffer.memory(dtype, self.offset, self.count).as_strided(self.shape.sizes, self.strides)
+        flat = buffer.memory(dtype)
+        first = flat.storage_offset() + self.offset // dtype.itemsize
+        return flat.as_strided(self.shape.sizes, self.strides, first)
 
     def regions(self) -> tuple[Region]:
         """The bytes of the elements and of the gaps between them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from openmps.checks import flag, listed
@@ -13,7 +13,7 @@ from openmps.core.operand import Operand
 from openmps.core.state.state import MPSState
 from openmps.core.vector import MPSMatrix, MPSTemporaryMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES
+from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES, STATES
 from openmps.kernels.recurrent.sequences import (
     check_count,
     matrix_argument,
@@ -36,6 +36,7 @@ from openmps.kernels.recurrent.training_weights import Copy, TrainedLayer, lower
 from openmps.metal.device import CommandBuffer
 from openmps.ops.matrix.recurrent import (
     BiasGradient,
+    DiagonalGradient,
     Gated,
     GateGradient,
     JoinRows,
@@ -313,31 +314,36 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         return [*(JoinRows()(*column) for column in columns), *[None] * (4 - parts)]
 
     def _store_weight_gradients(self, at: OperandContext, a: Value, x: Value, kept: Sequence[Value | None]) -> None:
-        form = self._form
-        gates, h0, c0, c1 = kept
-        assert gates is not None
-        assert h0 is not None
-        for index, place in enumerate(self._places):
-            part, gate = place
-            name, of_state = f"weight_gradients[{index}]", h0
-            if isinstance(form.cell, Gru) and gate == 2:
-                # Uh sees r . h0, Vh sees z . h0.
-                scaled = {"states": 1, MEMORIES: 0}.get(part)
-                of_state = (
-                    h0 if scaled is None else Gated(form.cell.activations[scaled], scaled, form.outputs)(gates, h0)
-                )
-            elif part == MEMORIES:
-                seen = c1 if gate == 3 else c0
-                assert seen is not None
-                of_state = seen
-            if part == BIASES:
-                found = BiasGradient(gate, form.outputs)(a)
-            else:
-                is_diagonal = part == MEMORIES and form.is_diagonal
-                found = GateGradient(gate, form.outputs, is_diagonal)(a, x if part == INPUTS else of_state)
+        for index, found in enumerate(self._weight_gradients(a, x, kept)):
+            name = f"weight_gradients[{index}]"
             if self.accumulate_weight_gradients:
                 found = Total()(at.numbers(name, 0), found)
             at.store(name, found, 0)
+
+    def _weight_gradients(self, a: Value, x: Value, kept: Sequence[Value | None]) -> Iterator[Value]:
+        """Those of each place, in the framework's order; one product for the gates that see the same."""
+        cell, size, is_diagonal = self._form.cell, self._form.outputs, self._form.is_diagonal
+        gates, h0, c0, c1 = kept
+        assert gates is not None
+        assert h0 is not None
+        # Uh of a GRU sees r . h0, Vh sees z . h0.
+        scaled = {STATES: 1, MEMORIES: 0} if isinstance(cell, Gru) else {}
+        parts = {part for part, _ in self._places}
+        whole = {BIASES: BiasGradient(cell.gates)(a)} if BIASES in parts else {}
+        for part, seen in ((INPUTS, x), (STATES, h0)):
+            if part in parts:
+                whole[part] = GateGradient(0, cell.gates - (part in scaled), size)(a, seen)
+        for part, gate in self._places:
+            if isinstance(cell, Gru) and gate == 2 and part in scaled:
+                of_state = Gated(cell.activations[scaled[part]], scaled[part], size)(gates, h0)
+                yield GateGradient(gate, 1, size)(a, of_state)
+            elif part == MEMORIES:
+                memory = c1 if gate == 3 else c0
+                assert memory is not None
+                yield (DiagonalGradient(gate, size) if is_diagonal else GateGradient(gate, 1, size))(a, memory)
+            else:
+                rows = 1 if part == BIASES else size
+                yield RowRange(gate * rows, (gate + 1) * rows)(whole[part])
 
 
 def _named(argument: str, operands: Sequence[Operand]) -> list[tuple[str, Operand]]:

@@ -7,16 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from openmps.ops.matrix.recurrent_cells import (
-    Activation,
-    Parameters,
-    RecurrentCell,
-    State,
-    Step,
-    Steps,
-    forward,
-    gradients,
-)
+from openmps.ops.matrix.recurrent_cells import Activation, Parameters, RecurrentCell, State, forward, project
+from openmps.ops.matrix.recurrent_gradients import Steps, gradients
+from openmps.ops.matrix.recurrent_library import library_lstm
 from openmps.ops.op import Kind, Op
 
 
@@ -111,23 +104,28 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
         """See `Op.run`."""
         x, hidden, memory, *rest = operands
         assert x is not None
+        given, keeps = Parameters(*rest), any(wanted[3:])
         state = _state(hidden, memory, x, self.cell, self.rows[0], self.size)
-        before, behind, made = list[State](), list[State](), dict[int, Step]()
-        steps = forward(self.cell, x, self.rows, state, Parameters(*rest), backward=self.runs_backward)
-        for t, after, step in steps:
-            before.append(state.first(self.rows[t]))
-            behind.append(after)
+        if not (keeps or self.keeps_all or self.runs_backward):
+            library = library_lstm(self.cell, x, self.rows, state, given)
+            if library is not None:
+                outputs, (hidden, memory) = library
+                return outputs, hidden[None], _stacked([memory]), None, None, None, None
+        gates = project(x, given, self.cell.gates)
+        before, behind, made = list[State](), list[State](), dict[int, State]()
+        for t, after, step in forward(self.cell, gates, self.rows, state, given, backward=self.runs_backward):
+            if keeps:
+                before.append(state.first(self.rows[t]))
+            if self.keeps_all or len(made) == len(self.rows) - 1:
+                behind.append(after)
             state, made[t] = after, step
-        if not self.keeps_all:
-            del behind[:-1]
         found = [made[t] for t in range(len(self.rows))]
         outputs = _joined([each.hidden for each in found])
         left = [_stacked([each.hidden for each in behind]), _stacked([each.memory for each in behind])]
-        if not any(wanted[3:]):
+        if not keeps:
             return outputs, *left, None, None, None, None
-        kept: list[list[Tensor | None]] = [[each.gates for each in found], [each.hidden for each in before]]
-        kept += [[each.memory for each in before], [each.memory for each in found]]
-        return outputs, *left, *map(_joined_if_any, kept)
+        kept = [[each.hidden for each in before], [each.memory for each in before], [each.memory for each in found]]
+        return outputs, *left, gates, *map(_joined_if_any, kept)
 
 
 def _joined_if_any(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -181,28 +179,38 @@ class SourceGradient(Op, kind=Kind.CONTRACTION_GRADIENT):
 
 
 class GateGradient(Op, kind=Kind.CONTRACTION_GRADIENT):
-    """With respect to weights of one gate: ``aᵀ x``; to diagonal ones, ``[1, n]``, the sum of ``a . x`` over rows."""
+    """With respect to weights of some gates, one behind the other: ``aᵀ x``."""
 
-    gate: int
+    first: int
+    count: int
     size: int
-    is_diagonal: bool = False
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
         """See `Op.run`."""
         of_gates, x = operands
-        mine = of_gates[:, self.gate * self.size : (self.gate + 1) * self.size]
-        return (mine * x).sum(0, keepdim=True) if self.is_diagonal else mine.T @ x
+        return of_gates[:, self.first * self.size : (self.first + self.count) * self.size].T @ x
 
 
-class BiasGradient(Op, kind=Kind.REDUCTION):
-    """With respect to biases of one gate, ``[1, n]``."""
+class DiagonalGradient(Op, kind=Kind.REDUCTION):
+    """With respect to diagonal weights of one gate, ``[1, n]``: the sum of ``a . x`` over rows."""
 
     gate: int
     size: int
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
         """See `Op.run`."""
-        return operands[0][:, self.gate * self.size : (self.gate + 1) * self.size].sum(0, keepdim=True)
+        of_gates, x = operands
+        return (of_gates[:, self.gate * self.size : (self.gate + 1) * self.size] * x).sum(0, keepdim=True)
+
+
+class BiasGradient(Op, kind=Kind.REDUCTION):
+    """With respect to biases, ``[gates, n]``."""
+
+    gates: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See `Op.run`."""
+        return operands[0].sum(0).view(self.gates, -1)
 
 
 class Gated(Op):

@@ -19,8 +19,9 @@ A vector ``[rows, n]`` is an image ``[images, n, height, width]`` there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -41,14 +42,22 @@ class Activation(NamedTuple):
     c: float = 0.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The neuron of ``x``."""
-        return x if self.kind is MPSCNNNeuronType.NONE else neuron(x, self.kind, self.a, self.b, self.c)
+        """The neuron of ``x``; ``x`` itself where there is none."""
+        return x if self.kind is MPSCNNNeuronType.NONE else neuron(x, *self)
+
+    def applied(self) -> Callable[[Tensor], Tensor]:
+        """The same, for as many calls as a sequence has steps: the engine's function where it is that."""
+        if self.kind is MPSCNNNeuronType.SIGMOID:
+            return torch.sigmoid
+        if self.kind is MPSCNNNeuronType.TANH and self.a == self.b == 1.0:
+            return torch.tanh
+        return self
 
     def back(self, gradient: Tensor, x: Tensor) -> Tensor:
         """The gradient with respect to ``x``."""
         if self.kind is MPSCNNNeuronType.NONE:
             return gradient
-        return neuron_gradient(gradient.contiguous(), x.contiguous(), self.kind, self.a, self.b, self.c)
+        return neuron_gradient(gradient.contiguous(), x.contiguous(), *self)
 
 
 class Parameters(NamedTuple):
@@ -70,59 +79,30 @@ class State(NamedTuple):
 
     def first(self, rows: int) -> State:
         """That of the first rows."""
+        if rows == len(self.hidden):
+            return self
         return State(self.hidden[:rows], None if self.memory is None else self.memory[:rows])
 
-
-class Steps(NamedTuple):
-    """What the gradient needs of some steps, the rows of all of them one behind the other."""
-
-    gates: Tensor
-    """What neurons of gates are applied to, ``[rows, gates n]``."""
-    hidden: Tensor
-    """h0."""
-    before: Tensor | None
-    """c0."""
-    after: Tensor | None
-    """c1."""
-
-    def rows(self, part: slice) -> Steps:
-        """Some of the rows."""
-        memories = [None if each is None else each[part] for each in (self.before, self.after)]
-        return Steps(self.gates[part], self.hidden[part], *memories)
+    def behind(self, step: State) -> State:
+        """That of all rows behind a step of the first ones."""
+        count = len(step.hidden)
+        if count == len(self.hidden):
+            return step
+        memory = None
+        if self.memory is not None and step.memory is not None:
+            memory = torch.cat((step.memory, self.memory[count:]))
+        return State(torch.cat((step.hidden, self.hidden[count:])), memory)
 
 
-class Step(NamedTuple):
-    """One step: h1, and what its gradient needs."""
-
-    hidden: Tensor
-    gates: Tensor
-    memory: Tensor | None
-
-
-class StepGradient(NamedTuple):
-    """Gradients of one step: with respect to what neurons of gates are applied to, and to the state before it."""
-
-    gates: Tensor
-    hidden: Tensor
-    memory: Tensor | None
-
-
-def _part(stacked: Tensor | None, gate: int, size: int) -> Tensor | None:
-    return None if stacked is None else stacked[gate * size : (gate + 1) * size]
+Stepper = Callable[[Tensor, State], State]
+"""One step: what gates get of the source, to which what they get of the state is added in place, and the state."""
+Adder = Callable[[Tensor, Tensor], object]
+"""Adds a product with weights to sums, in place."""
 
 
 def _of_channels(numbers: Tensor, x: Tensor) -> Tensor:
     """A number a channel, to be taken with ``x``."""
     return numbers if x.dim() == 2 else numbers.view(-1, 1, 1)
-
-
-def _product(x: Tensor, weights: Tensor | None) -> Tensor:
-    """``x`` by the transpose of weights; of a vector of weights number by number; of kernels a convolution."""
-    if weights is None:
-        return torch.zeros_like(x)
-    if weights.dim() == 1:
-        return x * _of_channels(weights, x)
-    return x @ weights.T if x.dim() == 2 else _correlated(x, weights)
 
 
 def _correlated(x: Tensor, kernels: Tensor, biases: Tensor | None = None) -> Tensor:
@@ -133,17 +113,33 @@ def _correlated(x: Tensor, kernels: Tensor, biases: Tensor | None = None) -> Ten
     return convolution(x, kernels, biases, Window(y=Axis(height, height, high), x=Axis(width, width, wide)))
 
 
-def _plus_product(sums: Tensor, x: Tensor, weights: Tensor | None) -> Tensor:
-    """``sums`` and the product of ``x``; ``sums`` themselves where there are no weights."""
-    if weights is None:
-        return sums
-    return torch.addmm(sums, x, weights.T) if x.dim() == 2 else sums + _correlated(x, weights)
+def _add_number_by_number(weights: Tensor, sums: Tensor, x: Tensor) -> None:
+    size = x.shape[1]
+    factors = weights.view(-1, size, *[1] * (x.dim() - 2))
+    sums.unflatten(1, (-1, size)).addcmul_(x.unsqueeze(1), factors)
 
 
-def _back(gradient: Tensor, weights: Tensor | None) -> Tensor:
+_MANY_STEPS = 8
+"""For more it pays on the CPU to transpose a matrix that each of them multiplies with."""
+
+
+def adder(weights: Tensor | None, steps: int) -> Adder:
+    """Adds the product of ``x`` by weights, in so many steps: matrices, kernels, or vectors of one or several gates."""
     if weights is None:
-        return torch.zeros_like(gradient)
-    return gradient * weights if weights.dim() == 1 else gradient @ weights
+        return lambda sums, x: None
+    if weights.dim() == 1:
+        return partial(_add_number_by_number, weights)
+    if weights.dim() == 4:
+        return lambda sums, x: sums.add_(_correlated(x, weights))
+    transposed = weights.t()
+    if steps > _MANY_STEPS and weights.device.type == "cpu":
+        transposed = transposed.contiguous()
+    return lambda sums, x: sums.addmm_(x, transposed)
+
+
+def part(stacked: Tensor | None, first: int, last: int, size: int) -> Tensor | None:
+    """The weights of some gates."""
+    return None if stacked is None else stacked[first * size : last * size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +150,15 @@ class SingleGate:
     gates = 1
     has_memory = False
 
-    def step(self, projected: Tensor, state: State, given: Parameters) -> Step:
-        """One step; ``projected`` is what follows from the source."""
-        x = _plus_product(projected, state.hidden, given.states)
-        return Step(self.activation(x), x, None)
+    def stepper(self, given: Parameters, size: int, steps: int) -> Stepper:
+        """The steps of a sequence."""
+        add, act = adder(given.states, steps), self.activation
 
-    def back(self, gradient: Tensor, memory: Tensor | None, at: Steps, given: Parameters) -> StepGradient:
-        """The gradient of one step; ``gradient`` is that of h1, ``memory`` that of c1."""
-        a = self.activation.back(gradient, at.gates)
-        return StepGradient(a, _back(a, given.states), None)
+        def step(gates: Tensor, state: State) -> State:
+            add(gates, state.hidden)
+            return State(act(gates))
+
+        return step
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,41 +171,37 @@ class Gru:
     gates = 3
     has_memory = False
 
-    def step(self, projected: Tensor, state: State, given: Parameters) -> Step:
-        """One step; see `SingleGate.step`."""
-        h0, n = state.hidden, state.hidden.shape[1]
-        gates = projected.clone()
-        if given.states is not None:
-            gates[:, : 2 * n] += _product(h0, given.states[: 2 * n])
-        z, r = self.activations[0](gates[:, :n]), self.activations[1](gates[:, n : 2 * n])
-        candidate = gates[:, 2 * n :]
-        candidate += _product(r * h0, _part(given.states, 2, n))
-        candidate += _product(z * h0, given.memories)
-        h = self.activations[2](candidate)
-        kept, made = (h, h0) if self.is_flipped else (h0, h)
-        return Step(self._rest(z) * made + z * kept, gates, None)
+    def stepper(self, given: Parameters, size: int, steps: int) -> Stepper:
+        """The steps of a sequence."""
+        add_gates, add_reset = (
+            adder(part(given.states, 0, 2, size), steps),
+            adder(part(given.states, 2, 3, size), steps),
+        )
+        add_scaled = adder(given.memories, steps)
+        to_z, to_r, to_h = (each.applied() for each in self.activations)
 
-    def back(self, gradient: Tensor, memory: Tensor | None, at: Steps, given: Parameters) -> StepGradient:
-        """The gradient of one step; see `SingleGate.back`."""
-        h0, n = at.hidden, at.hidden.shape[1]
-        x, u = [at.gates[:, k * n : (k + 1) * n] for k in range(3)], [_part(given.states, k, n) for k in range(3)]
-        z, r, h = (act(each) for act, each in zip(self.activations, x, strict=True))
-        rest, slope = self._rest(z), self._rest_slope(z)
-        kept, made = (h, h0) if self.is_flipped else (h0, h)
-        to_z, to_h = gradient * (made * slope + kept), gradient * (z if self.is_flipped else rest)
-        to_h0 = gradient * (rest if self.is_flipped else z)
-        ah = self.activations[2].back(to_h, x[2])
-        to_reset, to_scaled = _back(ah, u[2]), _back(ah, given.memories)
-        az = self.activations[0].back(to_z + to_scaled * h0, x[0])
-        ar = self.activations[1].back(to_reset * h0, x[1])
-        to_h0 = to_h0 + to_reset * r + to_scaled * z + _back(az, u[0]) + _back(ar, u[1])
-        return StepGradient(torch.cat((az, ar, ah), 1), to_h0, None)
+        def step(gates: Tensor, state: State) -> State:
+            h0, (both, candidate) = state.hidden, gates.split((2 * size, size), 1)
+            add_gates(both, h0)
+            z, r = both.split(size, 1)
+            z, r = to_z(z), to_r(r)
+            add_reset(candidate, r * h0)
+            if given.memories is not None:
+                add_scaled(candidate, z * h0)
+            h = to_h(candidate)
+            if self.p == 1:
+                return State(torch.lerp(h0, h, z) if self.is_flipped else torch.lerp(h, h0, z))
+            kept, made = (h, h0) if self.is_flipped else (h0, h)
+            return State(self.rest(z) * made + z * kept)
 
-    def _rest(self, z: Tensor) -> Tensor:
+        return step
+
+    def rest(self, z: Tensor) -> Tensor:
+        """``(1 - z^p)^(1/p)``."""
         return 1 - z if self.p == 1 else (1 - z**self.p) ** (1 / self.p)
 
-    def _rest_slope(self, z: Tensor) -> Tensor:
-        """The derivative of `_rest`; 0 at its poles."""
+    def rest_slope(self, z: Tensor) -> Tensor:
+        """The derivative of `rest`; 0 at its poles."""
         if self.p == 1:
             return torch.full_like(z, -1)
         slope = -(z ** (self.p - 1)) * (1 - z**self.p) ** (1 / self.p - 1)
@@ -226,57 +218,39 @@ class Lstm:
     gates = 4
     has_memory = True
 
-    def step(self, projected: Tensor, state: State, given: Parameters) -> Step:
-        """One step; see `SingleGate.step`."""
-        c0, n = state.memory, state.hidden.shape[1]
-        assert c0 is not None
-        x = _plus_product(projected, state.hidden, given.states)
-        if given.memories is not None:
-            x = x.clone() if x is projected else x
-            x[:, : 3 * n] += _peeped(c0, given.memories[: 3 * n])
-        i, f, c = (act(x[:, k * n : (k + 1) * n]) for k, act in enumerate(self.activations[:3]))
-        c1 = torch.addcmul(f * c0, i, c)
-        if given.memories is not None:
-            x[:, 3 * n :] += _product(c1, given.memories[3 * n :])
-        return Step(self.activations[3](x[:, 3 * n :]) * self.output(c1), x, c1)
+    def stepper(self, given: Parameters, size: int, steps: int) -> Stepper:
+        """The steps of a sequence."""
+        add, has_peepholes = adder(given.states, steps), given.memories is not None
+        add_before, add_after = (
+            adder(part(given.memories, 0, 3, size), steps),
+            adder(part(given.memories, 3, 4, size), steps),
+        )
+        to_i, to_f, to_c, to_o = (each.applied() for each in self.activations)
+        to_output = self.output.applied()
 
-    def back(self, gradient: Tensor, memory: Tensor | None, at: Steps, given: Parameters) -> StepGradient:
-        """The gradient of one step; see `SingleGate.back`."""
-        c0, c1, n = at.before, at.after, at.hidden.shape[1]
-        assert c0 is not None
-        assert c1 is not None
-        assert memory is not None
-        x, v = [at.gates[:, k * n : (k + 1) * n] for k in range(4)], [_part(given.memories, k, n) for k in range(4)]
-        i, f, c, o = (act(each) for act, each in zip(self.activations, x, strict=True))
-        ao = self.activations[3].back(gradient * self.output(c1), x[3])
-        to_memory = self.output.back(gradient * o, c1) + memory + _back(ao, v[3])
-        given_to = (to_memory * c, to_memory * c0, to_memory * i)
-        others = [
-            act.back(each, source) for act, each, source in zip(self.activations[:3], given_to, x[:3], strict=True)
-        ]
-        to_c0 = to_memory * f
-        for each, weights in zip(others, v[:3], strict=True):
-            to_c0 = to_c0 + _back(each, weights)
-        a = torch.cat((*others, ao), 1)
-        to_h0 = torch.zeros_like(c0) if given.states is None else a @ given.states
-        return StepGradient(a, to_h0, to_c0)
+        def step(gates: Tensor, state: State) -> State:
+            h0, c0 = state
+            assert c0 is not None
+            add(gates, h0)
+            if has_peepholes:
+                add_before(gates[:, : 3 * size], c0)
+            i, f, c, o = gates.split(size, 1)
+            c1 = torch.addcmul(to_f(f) * c0, to_i(i), to_c(c))
+            if has_peepholes:
+                add_after(o, c1)
+            return State(to_o(o) * to_output(c1), c1)
 
-
-def _peeped(memory: Tensor, weights: Tensor) -> Tensor:
-    """What gates see of a memory."""
-    if weights.dim() > 1:
-        return _product(memory, weights)
-    return (memory.unsqueeze(1) * weights.view(-1, memory.shape[1], *[1] * (memory.dim() - 2))).flatten(1, 2)
+        return step
 
 
 RecurrentCell = SingleGate | Gru | Lstm
 
 
 def project(x: Tensor, given: Parameters, gates: int) -> Tensor:
-    """What gates get of sources: ``W x + b``, or ``x + b`` for each."""
+    """What gates get of sources: ``W x + b``, or ``x + b`` for each; in memory of its own."""
     if given.inputs is None:
         copies = torch.cat([x] * gates, 1)
-        return copies if given.biases is None else copies + _of_channels(given.biases, x)
+        return copies if given.biases is None else copies.add_(_of_channels(given.biases, x))
     if x.dim() > 2:
         return _correlated(x, given.inputs, given.biases)
     return torch.nn.functional.linear(x, given.inputs, given.biases)
@@ -288,40 +262,16 @@ def starts(rows: Sequence[int]) -> list[int]:
 
 
 def forward(
-    cell: RecurrentCell, x: Tensor, rows: Sequence[int], state: State, given: Parameters, *, backward: bool = False
-) -> Iterator[tuple[int, State, Step]]:
-    """Steps in the order in which they run, each with the state of all rows behind it.
+    cell: RecurrentCell, gates: Tensor, rows: Sequence[int], state: State, given: Parameters, *, backward: bool = False
+) -> Iterator[tuple[int, State, State]]:
+    """Steps in the order in which they run: the number, the state of all rows behind it, and that of its own rows.
 
-    ``x`` has the rows of all steps, the first step's first; ``backward`` begins with the last of them.
+    ``gates`` is what gates get of the sources, the rows of all steps, the first step's first; it becomes what neurons
+    of gates are applied to. ``backward`` begins with the last step.
     """
-    projected, firsts = project(x, given, cell.gates), starts(rows)
-    hidden, memory = state
+    step = cell.stepper(given, state.hidden.shape[1], len(rows))
+    parts = gates.split(list(rows))
     for t in reversed(range(len(rows))) if backward else range(len(rows)):
-        count = rows[t]
-        made = cell.step(projected[firsts[t] : firsts[t] + count], State(hidden, memory).first(count), given)
-        if count == len(hidden):
-            hidden, memory = made.hidden, made.memory
-        else:
-            hidden = torch.cat((made.hidden, hidden[count:]))
-            if memory is not None and made.memory is not None:
-                memory = torch.cat((made.memory, memory[count:]))
-        yield t, State(hidden, memory), made
-
-
-def gradients(
-    cell: RecurrentCell, gradient: Tensor, rows: Sequence[int], at: Steps, state: State, given: Parameters
-) -> tuple[Tensor, list[State]]:
-    """Of gates, for the rows of all steps, and of the state before each step; ``state`` is that of the last step's."""
-    firsts, made = starts(rows), torch.empty_like(at.gates)
-    hidden, memory = state
-    before: list[State] = []
-    for t in reversed(range(len(rows))):
-        count, part = rows[t], slice(firsts[t], firsts[t] + rows[t])
-        whole = gradient[part] + hidden[:count]
-        found = cell.back(whole, None if memory is None else memory[:count], at.rows(part), given)
-        made[part] = found.gates
-        hidden = torch.cat((found.hidden, hidden[count:]))
-        if memory is not None and found.memory is not None:
-            memory = torch.cat((found.memory, memory[count:]))
-        before.insert(0, State(hidden, memory))
-    return made, before
+        made = step(parts[t], state.first(rows[t]))
+        state = state.behind(made)
+        yield t, state, made
