@@ -205,7 +205,7 @@ def test_images_in_the_wrong_place() -> None:
         unary.encode(command_buffer, in_place_texture=7)
     with pytest.raises(MPSTypeError, match="^MPSImageConversion: fallback_copy_allocator must be called with"):
         unary.encode(command_buffer, in_place_texture=one, fallback_copy_allocator=7)
-    with pytest.raises(MPSTypeError, match="^MPSImageTranspose: fallback_copy_allocator must be an MPSImage"):
+    with pytest.raises(MPSTypeError, match="^MPSImageTranspose: fallback_copy_allocator's new_texture must be"):
         FIRST_OF["MPSImageTranspose"].encode(
             command_buffer, in_place_texture=one, fallback_copy_allocator=lambda *_: None
         )

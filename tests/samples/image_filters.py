@@ -312,7 +312,7 @@ def _median(diameter: int, channels: int = 3) -> FilterSample:
                      bytes_alone=True, window=side)  # fmt: skip
 
 
-MEDIANS = [_median(3), _median(5, 1), _median(7), _median(9, 4)]
+MEDIANS = [_median(3), _median(5, 1), _median(9, 4), _median(17, 1)]
 
 
 def _measure(

@@ -105,11 +105,13 @@ class ImageFilter(ImageKernel):
         command_buffer: CommandBuffer,
         sources: tuple[MPSImage, ...],
         index: int,
+        given: MPSImage,
         allocator: FallbackAllocator | None,
     ) -> MPSImage | None:
-        """Put the result in the place of source ``index``; returns the image that has it, None where nothing was done.
+        """Put the result in the place of source ``index``; returns what has it, None where nothing was done.
 
-        A filter that needs another image asks the allocator for it, and does nothing without one.
+        That is ``given``, as which the source was passed. A filter that needs another image asks the allocator for it,
+        and does nothing without one.
         """
         argument = "fallback_copy_allocator"
         if allocator is not None and not callable(allocator):
@@ -117,11 +119,11 @@ class ImageFilter(ImageKernel):
             raise MPSTypeError(self.name, argument, rule, type(allocator).__name__)
         if self._works_in_place:
             self._run(command_buffer, sources, sources[index], is_in_place=True)
-            return sources[index]
+            return given
         if allocator is None:
             return None
-        made = single(self.name, argument, allocator(self, command_buffer, sources[index]))
-        self._run(command_buffer, sources, made)
+        made = allocator(self, command_buffer, given)
+        self._run(command_buffer, sources, single(self.name, f"{argument}'s new_texture", made))
         return made
 
     def _refuse_beside(self, argument: str, *others: object) -> None:
@@ -176,7 +178,7 @@ class MPSUnaryImageKernel(OneSource, ImageFilter):
         given = (source_image, source_texture, destination_image, destination_texture)
         self._refuse_beside("in_place_texture", *given)
         image = single(self.name, "in_place_texture", in_place_texture)
-        return self._overwrite(command_buffer, (image,), 0, fallback_copy_allocator)
+        return self._overwrite(command_buffer, (image,), 0, in_place_texture, fallback_copy_allocator)
 
     def encode_batch(
         self, command_buffer: CommandBuffer, source_images: Sequence[MPSImage], destination_images: Sequence[MPSImage]
@@ -253,19 +255,19 @@ class MPSBinaryImageKernel(ImageFilter):
         """
         taken = {"primary": in_place_primary_texture, "secondary": in_place_secondary_texture}
         given = {"primary": (primary_image, primary_texture), "secondary": (secondary_image, secondary_texture)}
-        places = [index for index, image in enumerate(taken.values()) if image is not None]
+        places = [(index, image) for index, image in enumerate(taken.values()) if image is not None]
         if not places:
             sources = tuple(self._named(name, *pair) for name, pair in given.items())
             self._run(command_buffer, sources, self._named("destination", destination_image, destination_texture))
             return None
-        name = ("primary", "secondary")[places[0]]
+        name = ("primary", "secondary")[places[0][0]]
         others = (destination_image, destination_texture, *given[name], *[taken["secondary"]] * (name == "primary"))
         self._refuse_beside(f"in_place_{name}_texture", *others)
         sources = tuple(
             self._named(each, *given[each]) if image is None else single(self.name, f"in_place_{each}_texture", image)
             for each, image in taken.items()
         )
-        return self._overwrite(command_buffer, sources, places[0], fallback_copy_allocator)
+        return self._overwrite(command_buffer, sources, *places[0], fallback_copy_allocator)
 
     def encode_batch(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from openmps.checks import finite, whole
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent
+from openmps.core.kernel.arguments import single
 from openmps.core.kernel.configuration import Fixed, KernelProperty
 from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel
 from openmps.core.numbers import not_negative
@@ -127,7 +128,11 @@ class MPSImageGuidedFilter(OperandKernel):
             raise MPSTypeError(self.name, name, f"must not be given beside {name}_a and {name}_b")
         form = f"{what} of channels" if is_pair else what
         given = (*before, *(pair if is_pair else (one,)), *behind)
-        self._encode(command_buffer, *given, arguments=_FORMS[form], asked=form)
+        images = [
+            None if each is None else single(self.name, argument.name.removesuffix("_a").removesuffix("_b"), each)
+            for argument, each in zip(_FORMS[form], given, strict=True)
+        ]
+        self._encode(command_buffer, *images, arguments=_FORMS[form], asked=form)
 
     def _lower(self, at: OperandContext) -> None:
         if at.asked.startswith("regression"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openmps.checks import flag, listed, number, of_kind
+from openmps.checks import flag, listed, number
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Shape
 from openmps.core.kernel.arguments import clip_rectangle, member, single
@@ -68,9 +68,9 @@ class _Counting(OperandKernel):
         )
         return 4 * channels * self.histogram_info.number_of_histogram_entries
 
-    def _counts(self, source: object, histogram: object, offset: object) -> MPSVector:
+    def _counts(self, image: MPSImage, histogram: object, offset: object) -> MPSVector:
         """The part of a buffer that the counts of a picture take."""
-        image, info = single(self.name, "source_texture", source), self.histogram_info
+        info = self.histogram_info
         channels = channels_counted(self.name, "source_texture", info, image.feature_channels)
         count = channels * info.number_of_histogram_entries
         return counts_in(self.name, "histogram", histogram, offset, count, HISTOGRAM_ALIGNMENT)
@@ -121,8 +121,8 @@ class MPSImageHistogram(_Counting):
         self, command_buffer: CommandBuffer, source_texture: MPSImage, histogram: MTLBuffer, histogram_offset: int
     ) -> None:
         """Record the count into the buffer, from a byte on, a multiple of 32."""
-        counts = self._counts(source_texture, histogram, histogram_offset)
-        self._encode(command_buffer, source_texture, counts)
+        source = single(self.name, "source_texture", source_texture)
+        self._encode(command_buffer, source, self._counts(source, histogram, histogram_offset))
 
     def _lower(self, at: OperandContext) -> None:
         low, high = self._spans(at)
@@ -154,9 +154,9 @@ class MPSImageNormalizedHistogram(_Counting):
         histogram_offset: int,
     ) -> None:
         """Record the count into the buffer, from a byte on, a multiple of 32."""
-        counts = self._counts(source_texture, histogram, histogram_offset)
-        of_kind(self.name, "minmax_texture", minmax_texture, MPSImage)
-        self._encode(command_buffer, source_texture, minmax_texture, counts)
+        source = single(self.name, "source_texture", source_texture)
+        extremes = single(self.name, "minmax_texture", minmax_texture)
+        self._encode(command_buffer, source, extremes, self._counts(source, histogram, histogram_offset))
 
     def _lower(self, at: OperandContext) -> None:
         found, source = at.shape("minmax_texture").extent, at.shape("source_texture").extent

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from openmps.ops.geometry import Axis, Window, read
+from openmps.ops.geometry import COLUMNS, ROWS, Axis, Window, read
 from openmps.ops.image.windows import sobel_pair
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
@@ -57,13 +57,20 @@ def _is_ridge(length: Tensor, across: Tensor, down: Tensor) -> Tensor:
 
 def _joined(strong: Tensor, weak: Tensor) -> Tensor:
     """Strong pixels, and the weak ones that a chain of weak neighbours joins to them."""
-    allowed = weak.float()
-    found = strong.float()
+    found = strong
     while True:
-        grown = functional.max_pool2d(found, 3, 1, 1).mul_(allowed)
+        grown = _spread(_spread(found, ROWS), COLUMNS).logical_and_(weak)
         if torch.equal(grown, found):
-            return found > 0.0
+            return found
         found = grown
+
+
+def _spread(x: Tensor, dimension: int) -> Tensor:
+    """Also the neighbours before and behind along a dimension."""
+    length, wide = x.shape[dimension] - 1, x.clone()
+    wide.narrow(dimension, 0, length).logical_or_(x.narrow(dimension, 1, length))
+    wide.narrow(dimension, 1, length).logical_or_(x.narrow(dimension, 0, length))
+    return wide
 
 
 class Canny(Op, of=canny, kind=Kind.REDUCTION):

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import COLUMNS, ROWS, Window, empty_image, read
+from openmps.ops.image.separable import window_sums
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 _Choice = Callable[..., Tensor]
-_BAND = {True: 1 << 16, False: 1 << 24}
-"""Numbers of a picture whose taps are exchanged together: on the CPU they stay in a cache."""
-_EXCHANGED = 7
-"""Rows of the largest window whose taps are exchanged: exchanges grow with the fourth power."""
+_BAND = {(True, True): 1 << 16, (True, False): 1 << 19, (False, True): 1 << 24, (False, False): 1 << 26}
+"""Numbers of a picture whose medians are found together, on the CPU, by exchanges: in a cache those of all taps."""
+_EXCHANGED = 3
+"""Rows of the window whose taps are exchanged: exchanges grow with the fourth power."""
 
 
 def extreme(x: Tensor, window: Window, is_largest: bool) -> Tensor:
@@ -55,24 +56,39 @@ def dilate(region: Tensor, values: Tensor, is_largest: bool) -> Tensor:
 
 
 def median(region: Tensor, size: int) -> Tensor:
-    """The middle number of each window of ``size x size`` pixels, odd, of a region; bands of rows, one by one.
+    """The middle number of each window of ``size x size`` pixels, odd, of a region of bytes, as numbers of 0 … 1.
 
-    Small windows by exchanges of whole pictures: the smallest and the largest of just over half of the taps cannot be
-    the median, so they are left out, and the next tap comes in, until one is left. Larger ones by selection.
+    Windows of 3 x 3 by exchanges of whole pictures: the smallest and the largest of just over half of the taps cannot
+    be the median, so they are left out, and the next tap comes in, until one is left. Larger ones, at a cost that
+    hardly grows, by counts: the median is the number of bytes that more than half of the window are above.
     """
     images, channels, height, width = region.shape
     rows, columns = height - size + 1, width - size + 1
-    numbers, is_small = images * channels * columns, size <= _EXCHANGED
-    band = max(1, _BAND[region.device.type == "cpu"] // (numbers if is_small else numbers * size))
+    find = _middle if size == _EXCHANGED else _counted
+    band = max(1, _BAND[region.device.type == "cpu", size == _EXCHANGED] // (images * channels * columns))
     result = empty_image(region, channels, (rows, columns))
     for first in range(0, rows, band):
-        last = min(rows, first + band)
-        taps = [region[:, :, first + j : last + j, i : i + columns] for j in range(size) for i in range(size)]
-        result[:, :, first:last] = _middle(taps) if is_small else torch.stack(taps, -1).median(-1).values
+        part = region[:, :, first : min(rows, first + band) + size - 1]
+        result[:, :, first : first + band] = find(part, size)
     return result
 
 
-def _middle(taps: list[Tensor]) -> Tensor:
+def _counted(region: Tensor, size: int) -> Tensor:
+    stored = (region * 255.0).round_().to(torch.uint8).contiguous(memory_format=torch.channels_last)
+    kind = torch.uint8 if size * size < 256 else torch.int32
+    half = size * size // 2
+    found = torch.zeros_like(stored[:, :, size - 1 :, size - 1 :], memory_format=torch.channels_last)
+    for limit in range(255):
+        # Bytes are compared by bounds: the engine has no fast comparison of theirs.
+        is_above = stored.clamp(limit, limit + 1).sub_(limit).to(kind)
+        above = window_sums(window_sums(is_above, size, ROWS), size, COLUMNS)
+        found.add_(above.clamp_(half, half + 1).sub_(half).to(torch.uint8))
+    return found.to(region.dtype) / region.new_full((), 255.0)
+
+
+def _middle(region: Tensor, size: int) -> Tensor:
+    rows, columns = region.shape[2] - size + 1, region.shape[3] - size + 1
+    taps = [region[:, :, j : j + rows, i : i + columns] for j in range(size) for i in range(size)]
     held = len(taps) // 2 + 2
     kept, later = taps[:held], taps[held:]
     while len(kept) > 1:
@@ -120,6 +136,6 @@ class Dilate(Op, kind=Kind.WINDOW):
 
 
 class Median(Op, of=median, kind=Kind.WINDOW):
-    """`median` of a region."""
+    """`median` of a region of bytes."""
 
     size: int

@@ -80,18 +80,21 @@ def window_sums(x: Tensor, size: int, dimension: int) -> Tensor:
     within its windows.
     """
     count = x.shape[dimension] - size + 1
-    total, powers, taken, length = None, x, 0, 1
-    while True:
+    parts, powers, taken, length = list[Tensor](), x, 0, 1
+    while taken < size:
         if size & length:
-            part = powers.narrow(dimension, taken, count)
-            total = part.clone(memory_format=torch.channels_last) if total is None else total.add_(part)
+            parts.append(powers.narrow(dimension, taken, count))
             taken += length
-        if taken == size:
-            assert total is not None
-            return total
         reach = powers.shape[dimension] - length
-        powers = powers.narrow(dimension, 0, reach) + powers.narrow(dimension, length, reach)
+        if taken < size:
+            powers = powers.narrow(dimension, 0, reach) + powers.narrow(dimension, length, reach)
         length *= 2
+    if len(parts) == 1:
+        return parts[0] if size > 1 else x.clone(memory_format=torch.channels_last)
+    total = parts[0] + parts[1]
+    for part in parts[2:]:
+        total.add_(part)
+    return total
 
 
 def _correlated(region: Tensor, weights: Tensor, axis: Axis, dimension: int) -> Tensor:
