@@ -95,6 +95,9 @@ def _right() -> dict[str, Any]:
         "mask_stride_in_pixels": mps.MTLSize(1, 1, 1), "origin": mps.MTLOrigin(0, 0, 0), "entries": (),
         "optimizer": lambda device: mps.MPSNNOptimizerAdam(device, 0.1), "number_of_groups": 1, "axes": (),
         "image_descriptors": mps.MPSImageDescriptor(FLOAT32, 4, 4, 2), "regions": CPU.new_buffer(length=64),
+        "values": np.zeros((3, 3), np.float32), "sigma": 1.0, "kernel_diameter": 3, "threshold_value": 0.5,
+        "maximum_value": 1.0, "histogram_info": mps.MPSImageHistogramInfo(8), "texture": image.texture,
+        "pixel_format": mps.MTLPixelFormat.RGBA8_UNORM, "mipmapped": False, "folder": ".",
         "convolution_gradient_state": mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), _source()).result_state,
     }  # fmt: skip
 
@@ -118,7 +121,11 @@ NEEDED = {
     "device.new_buffer": "length",
 }  # fmt: skip
 """What calls need besides that has a default, as it can be said in several ways."""
+_TEXTURE = mps.MTLTextureDescriptor.texture_2d_descriptor(mps.MTLPixelFormat.RGBA8_UNORM, 4, 4, mipmapped=False)
 OWN: dict[str, dict[str, Any]] = {
+    **{key: {"descriptor": _TEXTURE} for key in ("MTLTexture", "device.new_texture")},
+    "MPSImageConvolution": {"weights": np.zeros((3, 3), np.float32)},
+    "MPSImageRegion": {"size": mps.MPSImageCoordinate(1, 1, 1)},
     **{each: {"descriptor": mps.MPSNDArrayDescriptor(_FLOATS, [2])} for each in ("MPSNDArray", "MPSTemporaryNDArray")},
     "MPSNDArrayDescriptor": {"shape": None, "dimension_sizes": [2, 3], "dimension_count": 2},
     **{f"{each}.{name}": {"source_image": _IMAGE}

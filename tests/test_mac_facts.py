@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import openmps as mps
-from mac_facts import arrays, graphs, kernels, matrices, storage
+from mac_facts import arrays, graphs, image_filters, kernels, matrices, storage
 from mac_facts.absent import ABSENT
 from mac_facts.fact import Fact, agrees
 from openmps.convention.table import MACHINES
 
-FACTS = [*kernels.FACTS, *graphs.FACTS, *storage.FACTS, *matrices.FACTS, *arrays.FACTS]
+FACTS = [*kernels.FACTS, *graphs.FACTS, *storage.FACTS, *matrices.FACTS, *arrays.FACTS, *image_filters.FACTS]
 SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED]
 
 

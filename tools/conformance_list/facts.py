@@ -11,7 +11,7 @@ import openmps as mps
 from conformance_list.describe import DEVICE, described, listed
 from conformance_list.kernels import family_of
 from conformance_list.nodes import FLOAT32
-from mac_facts import graphs, kernels, matrices, storage
+from mac_facts import arrays, graphs, image_filters, kernels, matrices, storage
 from mac_facts.fact import Fact
 from mac_facts.storage import COLUMNS, ELEMENTS
 from openmps.conformance.arrays import written_number
@@ -21,7 +21,7 @@ from openmps.formats.archive.sources import ArchivedNormalizationParameters
 FACTS = {
     fact.name: fact
     for fact in (
-        *(*kernels.FACTS, *graphs.FACTS, *storage.FACTS, *matrices.FACTS),
+        *(*kernels.FACTS, *graphs.FACTS, *storage.FACTS, *matrices.FACTS, *arrays.FACTS, *image_filters.FACTS),
         *(*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED),
     )
 }
@@ -47,6 +47,8 @@ APART = {
     "state-resource-size": "states by themselves", "short-row-bytes": "a descriptor by itself",
     "graph-result-handle": "identity of objects",
     **dict.fromkeys((fact.name for fact in (*matrices.FACTS, *matrices.SWITCHED)), "the list has no matrices"),
+    **dict.fromkeys((fact.name for fact in arrays.FACTS), "the list has no arrays"),
+    **dict.fromkeys((fact.name for fact in image_filters.FACTS), "the list has no filters of pictures"),
 }  # fmt: skip
 """Facts that the list does not ask, and why."""
 NINE, SIXTEEN, SIGNED, FOUR = kernels.NINE, kernels.SIXTEEN, kernels.SIGNED, kernels.FOUR
