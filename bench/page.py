@@ -37,20 +37,29 @@ _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 
 def rows(bench: str) -> list[Row]:
-    """The latest line of each work on each kind of device, in the order of their first lines."""
+    """The latest line of each work on each kind of device, in the order of their first lines.
+
+    Networks are told apart by GPU, and where the CPU's clock counts, by threads.
+    """
     path = RESULTS / f"{bench}.jsonl"
-    found: dict[tuple[str, str], Row] = {}
+    found: dict[tuple[object, ...], Row] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         row = json.loads(line)
-        found[row["device"], row["work"]] = row
+        machine = row["device"] == "cuda" and bench == "training" and row["machine"]
+        found[row["device"], row["work"], machine, _is_of_threads(row) and row["threads"]] = row
     return list(found.values())
+
+
+def _is_of_threads(row: Row) -> bool:
+    """Whether it is for the table of threads: on the CPU, by the clock."""
+    return (row["bench"], row["device"], row.get("clock")) == ("training", "cpu", "wall")
 
 
 def page() -> str:
     """The page."""
     parts = [HEAD]
     for device, name in _DEVICES.items():
-        for section in (_training, _trained, _kernels, _growth):
+        for section in (_training, _threads, _trained, _kernels, _growth):
             parts.extend(section(device, name))
     return "\n".join(parts)
 
@@ -60,10 +69,14 @@ def _of(bench: str, device: str) -> list[Row]:
 
 
 def _training(device: str, name: str) -> Iterable[str]:
-    found = _of("training", device)
-    if not found:
-        return
-    yield f"## Networks, {name}\n"
+    found = [row for row in _of("training", device) if not _is_of_threads(row)]
+    machines = dict.fromkeys(row["machine"] for row in found)
+    for machine in machines if device == "cuda" else [""] * bool(found):
+        yield f"## Networks, {machine or name}\n"
+        yield from _networks([row for row in found if machine in ("", row["machine"])])
+
+
+def _networks(found: list[Row]) -> Iterable[str]:
     yield "| work | contender | ms a step | quartiles | first step, s | peak, MiB | openmps is faster |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for row in found:
@@ -76,6 +89,26 @@ def _training(device: str, name: str) -> Iterable[str]:
                 yield f"| {title} | {contender} | {_timed(figures)} | {_more(figures)} | {_times(ratio)} |"
             title = ""
     yield f"\n{_seen(found)}\n"
+
+
+def _threads(device: str, name: str) -> Iterable[str]:
+    found = [row for row in _of("training", device) if _is_of_threads(row)]
+    if not found:
+        return
+    peers = list(dict.fromkeys(peer for row in found for peer, each in row["contenders"].items() if "ratio" in each))
+    yield f"## Threads, {name}\n"
+    yield "By the clock, on a machine that does nothing else; milliseconds, and behind a peer's its time over ours.\n"
+    yield f"| work | threads | {OURS} | {' | '.join(peers)} |"
+    yield f"| --- | ---: | ---: |{' ---: |' * len(peers)}"
+    for row in sorted(found, key=lambda row: (row["title"], row["threads"])):
+        others = (_beside(row, peer) for peer in peers)
+        yield f"| {row['title']} | {row['threads']} | {_middle(row, OURS):.4g} | {' | '.join(others)} |"
+    yield f"\n{_seen(found)}\n"
+
+
+def _beside(row: Row, peer: str) -> str:
+    is_there = "ratio" in row["contenders"].get(peer, {})
+    return f"{_middle(row, peer):.4g} ({_against(row, peer):.2f} ×)" if is_there else ""
 
 
 def _trained(device: str, name: str) -> Iterable[str]:
