@@ -306,13 +306,18 @@ MORPHOLOGY: dict[type[MPSKernel], list[FilterSample]] = {
 }
 
 
-def _median(diameter: int, channels: int = 3) -> FilterSample:
-    name, side = f"image median of {diameter}, {channels} channels", (diameter, diameter)
-    return _windowed(name, lambda device: median.MPSImageMedian(device, diameter), oracle.median, channels,
-                     bytes_alone=True, window=side)  # fmt: skip
+def _median(diameter: int, channels: int = 3, edge: MPSImageEdgeMode = MPSImageEdgeMode.ZERO) -> FilterSample:
+    return _windowed(
+        f"image median of {diameter}, {channels} channels",
+        lambda device: configured(median.MPSImageMedian(device, diameter), {"edge_mode": edge}),
+        oracle.median,
+        channels,
+        bytes_alone=True,
+        window=(diameter, diameter),
+    )
 
 
-MEDIANS = [_median(3), _median(5, 1), _median(9, 4), _median(17, 1)]
+MEDIANS = [_median(3), _median(5, 1), _median(9, 4), _median(17, 1, MPSImageEdgeMode.CLAMP)]
 
 
 def _measure(
