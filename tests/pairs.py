@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, product
@@ -34,15 +35,16 @@ def pairs(*parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
 def dealt(parameters: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     """All combinations of the values of ``parameters``, each with one of the values of ``others``.
 
-    The others go round, so that every two values meet where there are cases enough: what is computed is tried whole,
-    how its numbers are stored by turns.
+    Every two values meet where there are cases enough; what meets equally often is drawn, so that nothing which a test
+    makes of the number of a case goes with it. What is computed is tried whole, how its numbers are stored by turns.
     """
-    hands = [*product(*(range(len(values)) for values in others))]
-    met, found = Counter[Any](), list[tuple[Any, ...]]()
+    hands, draw = [*product(*(range(len(values)) for values in others))], random.Random(0)
+    met, found = Counter[tuple[tuple[int, int], tuple[int, int]]](), list[tuple[Any, ...]]()
     for case in product(*(range(len(values)) for values in parameters)):
-        meetings = {hand: [(*one, *other) for one in enumerate(case) for other in enumerate(hand)] for hand in hands}
-        hand = min(hands, key=lambda each: [sorted(map(met.__getitem__, meetings[each]), reverse=True), met[each]])
+        meetings = {hand: [*product(enumerate(case), enumerate(hand))] for hand in hands}
+        counts = {hand: sorted((met[each] for each in meetings[hand]), reverse=True) for hand in hands}
+        hand = min(hands, key=lambda each: (counts[each], draw.random()))
         met.update(meetings[hand])
-        met[hand] += 1
-        found.append((*(values[at] for values, at in zip((*parameters, *others), (*case, *hand), strict=True)),))
+        values = zip((*parameters, *others), (*case, *hand), strict=True)
+        found.append((*(several[at] for several, at in values),))
     return found

@@ -19,6 +19,7 @@ from openmps.types import MPSImageEdgeMode
 from oracles import convolution as oracle
 from oracles import finite_difference
 from oracles.geometry import CLAMP, ZERO, Axis
+from pairs import dealt
 from placements import SINGLE_AXES, Case, cases, window
 
 NAMES = ("source", "weights", "biases")
@@ -88,7 +89,6 @@ def make(case: Case, channels: tuple[int, int, int], rng: np.random.Generator) -
 
 
 ALL = cases(90, seed=1)
-IDS = [f"case{i}" for i in range(len(ALL))]
 
 
 def problem(number: int, rng: np.random.Generator) -> Problem:
@@ -148,8 +148,7 @@ def test_printed_gradient_numbers(implementation: str) -> None:
 # --- against the loops -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("number", range(len(ALL)), ids=IDS)
+@pytest.mark.parametrize(("number", "dtype"), dealt([range(len(ALL))], [DTYPES]), ids=str)
 def test_forward_equals_loops(number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator) -> None:
     p = problem(number, rng)
     biases = number % 3 != 0
@@ -160,8 +159,7 @@ def test_forward_equals_loops(number: int, dtype: torch.dtype, device: torch.dev
     assert_close(result, expected, TOLERANCE[dtype], f"convolution of {p.case}")
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("number", range(len(ALL)), ids=IDS)
+@pytest.mark.parametrize(("number", "dtype"), dealt([range(len(ALL))], [DTYPES]), ids=str)
 def test_gradients_equal_loops(number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator) -> None:
     p = problem(number, rng)
     found = p.gradient(dtype, device)

@@ -15,6 +15,7 @@ from openmps.ops.geometry import Window
 from oracles import convolution as oracle
 from oracles import finite_difference
 from oracles.geometry import Axis
+from pairs import dealt
 
 NAMES = ("source", "weights", "biases")
 DTYPES = [torch.float64, torch.float32]
@@ -159,8 +160,7 @@ def test_printed_numbers(implementation: str, weights: list[float], result: int,
 # --- against the loops -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("number", range(COUNT))
+@pytest.mark.parametrize(("number", "dtype"), dealt([range(COUNT)], [DTYPES]), ids=str)
 def test_forward_equals_loops(number: int, dtype: torch.dtype, device: torch.device) -> None:
     p = problem(number)
     biases = number % 3 != 0
@@ -170,8 +170,7 @@ def test_forward_equals_loops(number: int, dtype: torch.dtype, device: torch.dev
     assert_close(result, p.expected(biases), TOLERANCE[dtype], f"{p.rows} {p.columns}")
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("number", range(COUNT))
+@pytest.mark.parametrize(("number", "dtype"), dealt([range(COUNT)], [DTYPES]), ids=str)
 def test_gradients_equal_loops(number: int, dtype: torch.dtype, device: torch.device) -> None:
     p = problem(number)
     for actual, wanted, what in zip(p.gradient(dtype, device), p.expected_gradient(), NAMES, strict=True):

@@ -10,7 +10,7 @@ from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inne
 from openmps.ops.reduce.gram_matrix import gram_matrix, gram_matrix_gradient
 from oracles import finite_difference
 from oracles import gram_matrix as oracle
-from pairs import dealt
+from pairs import pairs
 
 SHAPES = [(2, 3, 4, 5), (1, 1, 1, 1), (3, 5, 1, 1), (2, 1, 3, 2), (0, 4, 2, 2), (1, 12, 2, 1), (2, 4, 1, 6)]
 
@@ -30,7 +30,7 @@ def test_small_numbers_by_hand(implementation: str) -> None:
 
 @pytest.mark.parametrize(
     ("alpha", "shape", "layout", "dtype"),
-    dealt([[1.0, -0.3], SHAPES], [LAYOUTS, [torch.float64, torch.float32]]),
+    pairs([1.0, -0.3], SHAPES, LAYOUTS, [torch.float64, torch.float32]),
     ids=str,
 )
 def test_equals_loops(

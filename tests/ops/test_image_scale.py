@@ -16,6 +16,7 @@ from openmps.ops.resample.image_scale import ScaleFilter, Scaling, scale_image
 from openmps.types import MPSImageEdgeMode
 from oracles import image_scale as oracle
 from oracles.geometry import CLAMP, ZERO, Axis
+from pairs import dealt
 
 KINDS = {ScaleFilter.BILINEAR: "bilinear", ScaleFilter.LANCZOS: "lanczos"}
 MAPS = [
@@ -44,10 +45,14 @@ def _matrix(source: int, how: tuple[int, float, float, int], kind: str, edge: in
     return oracle.axis_matrix(Axis(result, offset=offset), source, scale, translation, kind, edge)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("edge", [ZERO, CLAMP])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("shape", [(2, 3, 5, 6), (1, 4, 1, 1), (3, 1, 2, 9), (1, 5, 8, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "kind", "edge", "dtype"),
+    dealt(
+        [[(2, 3, 5, 6), (1, 4, 1, 1), (3, 1, 2, 9), (1, 5, 8, 3)], [*KINDS]],
+        [[ZERO, CLAMP], [torch.float64, torch.float32]],
+    ),
+    ids=str,
+)
 def test_equals_loops(shape, kind, edge: int, dtype, device: torch.device, rng: np.random.Generator) -> None:
     x = rng.normal(size=shape)
     for number, (down, across) in enumerate(itertools.product(MAPS, MAPS[:4])):

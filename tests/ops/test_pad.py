@@ -13,7 +13,7 @@ from openmps.ops.layout.pad import pad, pad_gradient
 from openmps.types import MPSImageEdgeMode
 from oracles import pad as oracle
 from oracles.geometry import Axis
-from pairs import dealt
+from pairs import pairs
 from placements import window
 
 DTYPES = [torch.float64, torch.float32]
@@ -39,7 +39,7 @@ PLACEMENTS = [
 
 
 @pytest.mark.parametrize(
-    ("placement", "edge", "layout", "dtype"), dealt([PLACEMENTS, [*EDGES]], [LAYOUTS, DTYPES]), ids=str
+    ("placement", "edge", "layout", "dtype"), pairs(PLACEMENTS, [*EDGES], LAYOUTS, DTYPES), ids=str
 )
 def test_equals_loops(placement, edge, layout, dtype, device: torch.device, rng: np.random.Generator) -> None:
     shape, (height, top), (width, left), channels = placement

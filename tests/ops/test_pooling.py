@@ -14,6 +14,7 @@ from openmps.types import MPSImageEdgeMode
 from oracles import finite_difference
 from oracles import pooling as oracle
 from oracles.geometry import CLAMP, ZERO, Axis
+from pairs import dealt
 from placements import SINGLE_AXES, Case, cases, window
 
 DTYPES = [torch.float64, torch.float32]
@@ -21,10 +22,6 @@ PADS = [(0, 0), (1, 0), (0, 2), (3, 1)]
 DILATED = cases(60, seed=2)
 PLAIN = cases(60, seed=3, dilation=False)
 PLAIN = [c for c in PLAIN if c.rows.dilation == c.columns.dilation == 1]
-
-
-def _names(count: int) -> list[str]:
-    return [f"case{i}" for i in range(count)]
 
 
 # --- printed numbers -----------------------------------------------------------------------------------------------
@@ -91,8 +88,7 @@ def test_printed_average_gradient(implementation: str, edge: int, expected: list
 # --- against the loops ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("number", range(len(DILATED)), ids=_names(len(DILATED)))
+@pytest.mark.parametrize(("number", "dtype"), dealt([range(len(DILATED))], [DTYPES]), ids=str)
 def test_maximum_equals_loops(number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator) -> None:
     case = DILATED[number]
     # Distinct values, negative ones too: no ties, and outside zeros win at some borders.
@@ -109,8 +105,7 @@ def test_maximum_equals_loops(number: int, dtype: torch.dtype, device: torch.dev
         assert_close(found, expected, TOLERANCE[dtype], f"maximum gradient of {case}, {how}")
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("number", range(len(DILATED)), ids=_names(len(DILATED)))
+@pytest.mark.parametrize(("number", "dtype"), dealt([range(len(DILATED))], [DTYPES]), ids=str)
 def test_ties_go_to_the_first_tap(
     number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
 ) -> None:
@@ -127,8 +122,10 @@ def test_ties_go_to_the_first_tap(
         assert_close(found, expected, TOLERANCE[dtype], f"tied maximum gradient of {case}, {how}")
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("number", "zero_pad"), [(i, PADS[(i + j) % 4]) for i in range(len(PLAIN)) for j in (0, 1)])
+@pytest.mark.parametrize(
+    ("number", "zero_pad", "dtype"),
+    [(i, PADS[(i + j) % 4], DTYPES[(i // 4 + j) % 2]) for i in range(len(PLAIN)) for j in (0, 1)],
+)
 def test_average_equals_loops(
     number: int, zero_pad: tuple[int, int], dtype: torch.dtype, device: torch.device, rng: np.random.Generator
 ) -> None:
@@ -144,8 +141,7 @@ def test_average_equals_loops(
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("number", range(len(PLAIN)))
+@pytest.mark.parametrize(("number", "dtype"), dealt([range(len(PLAIN))], [DTYPES]), ids=str)
 def test_l2_norm_equals_loops(number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator) -> None:
     case = PLAIN[number]
     x, g = rng.normal(size=case.shape), rng.normal(size=case.result_shape())

@@ -18,6 +18,7 @@ from openmps.ops.resample.stretch import Stretch
 from openmps.types import MPSImageEdgeMode
 from oracles import resample as oracle
 from oracles.geometry import CLAMP, ZERO, Axis
+from pairs import dealt
 from placements import window
 
 DTYPES = [torch.float64, torch.float32]
@@ -87,10 +88,9 @@ def test_enlarging_by_torch_equals_copies(
 
 
 @pytest.mark.usefixtures("_either")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("align", [False, True])
-@pytest.mark.parametrize("edge", [ZERO, CLAMP])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "edge", "align", "dtype"), dealt([SHAPES, [ZERO, CLAMP], [False, True]], [DTYPES]), ids=str
+)
 def test_interpolation_equals_loops(
     shape, edge: int, align: bool, dtype, device: torch.device, rng: np.random.Generator
 ) -> None:

@@ -10,7 +10,7 @@ from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inne
 from openmps.ops.pointwise import softmax as ops
 from oracles import finite_difference
 from oracles import softmax as oracle
-from pairs import dealt
+from pairs import pairs
 
 NAMES = ["softmax", "log_softmax"]
 SHAPES = [(3, 5, 2, 3), (1, 1, 1, 1), (0, 3, 2, 2), (2, 3, 4, 1), (1, 10, 1, 1), (2, 4, 1, 5)]
@@ -30,7 +30,7 @@ def test_printed_numbers(implementation) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "layout", "dtype"), dealt([[*NAMES], SHAPES], [LAYOUTS, [torch.float64, torch.float32]]), ids=str
+    ("name", "shape", "layout", "dtype"), pairs([*NAMES], SHAPES, LAYOUTS, [torch.float64, torch.float32]), ids=str
 )
 def test_equals_loops(
     name: str, shape: tuple[int, ...], layout: str, dtype: torch.dtype, device: torch.device, rng: np.random.Generator

@@ -30,6 +30,7 @@ from openmps.ops.geometry import Axis, Window
 from openmps.ops.pointwise.neuron import neuron
 from openmps.ops.pooling.pooling import MaxPooling, max_pooling
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
+from pairs import dealt
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")
 
@@ -144,8 +145,7 @@ def test_numbers_are_those_of_the_steps(case: Case, dtype: torch.dtype, place: t
     assert_is_slow(x, weights, None, case)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "dtype"), dealt([CASES], [[*TOLERANCES]]), ids=str)
 def test_what_is_not_finite_stays_in_the_windows_that_read_it(
     case: Case, dtype: torch.dtype, place: torch.device
 ) -> None:
