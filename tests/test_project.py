@@ -42,9 +42,9 @@ def test_there_are_files_to_check() -> None:
     assert EXAMPLES
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_name)
-def test_every_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text())), f"{_name(path)} has no module docstring"
+def test_every_module_says_what_it_is() -> None:
+    silent = [_name(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not silent, "these modules have no docstring"
 
 
 OTHER_WORDS = {

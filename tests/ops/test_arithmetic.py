@@ -30,7 +30,7 @@ SHAPES = [
     ((1, 1, 1, 1), (1, 1, 1, 1)),
     ((0, 3, 2, 2), (0, 1, 2, 2)),
 ]
-SETTINGS = [(1.0, 1.0, 0.0), (2.0, -0.5, 0.25)]
+SETTINGS = [(1.0, 1.0, 0.0), (2.0, -0.5, -0.25)]
 
 
 def run(operation: str, x, y, settings=(1.0, 1.0, 0.0), limits=(-oracle.FLT_MAX, oracle.FLT_MAX)):
