@@ -231,6 +231,7 @@ ELSEWHERE = {
     "MPSCNNConvolutionTranspose.encode_batch(destination_state_is_temporary)": "goes the way of the others",
     "MPSImage.__array__(copy)": "NumPy passes it",
     "MPSImageBatch.__array__(copy)": "NumPy passes it",
+    "MTLTexture.__array__(copy)": "NumPy passes it",
     "MPSImageBatch.from_tensor(copy)": "goes the way of MPSImage.from_tensor",
     "MPSCNNBinaryKernel.plan(is_batch)": "for those who schedule kernels",
     "MPSCNNKernel.plan(is_batch)": "for those who schedule kernels",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import openmps as mps
 from openmps.core.image.image import MPSImage
@@ -13,6 +14,7 @@ from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.metal.device import MTLCommandQueue, MTLDevice, MTLTexture
 from openmps.types import MPSImageFeatureChannelFormat as Format
 from openmps.types import MTLPixelFormat, MTLStorageMode, MTLTextureType
+from replay_twin import replaying_queue
 
 CPU = mps.mtl_device("cpu")
 WIDE = MTLPixelFormat.RGBA32_FLOAT
@@ -127,6 +129,28 @@ def test_arguments_that_are_called_textures(queue: MTLCommandQueue) -> None:
         kernel.encode(queue.command_buffer(), source_image=image, destination_image=image)
 
 
+def test_replays_over_textures(device: torch.device, rng: np.random.Generator) -> None:
+    """A texture that one kernel writes as two images is read by another one as six, time and again."""
+    queue = replaying_queue(device)
+    source, between, last = (array(queue.device, 6) for _ in range(3))
+    images = MPSImage(source, 10), MPSImage(between, 10), MPSImage(between, 4), MPSImage(last, 4)
+    double, negative = (mps.MPSCNNNeuronLinear(queue.device, a, 0.0) for a in (2.0, -1.0))
+    seen = set[str]()
+    for _ in range(6):
+        given = numbers(rng, 6, 3, 5, 4)
+        for index in range(6):
+            source.replace_region(None, 0, given[index], slice=index)
+        command_buffer = queue.command_buffer()
+        double.encode(command_buffer, images[0], images[1])
+        negative.encode(command_buffer, images[2], images[3])
+        command_buffer.commit()
+        expected = -2 * given
+        expected[[2, 5], ..., 2:] = 0  # no channels of the first
+        np.testing.assert_array_equal(last.numpy(), expected)
+        seen |= {str(each.outcome) for each in command_buffer.explain().works}
+    assert any("REPLAYED" in each.upper() for each in seen)
+
+
 def test_a_level_is_an_image(rng: np.random.Generator) -> None:
     source = texture(width=8, height=4, pixel_format=WIDE, mipmap_level_count=3)
     image = MPSImage(texture=source.new_texture_view(WIDE, None, range(1, 2)))
@@ -197,6 +221,18 @@ def test_the_texture_of_an_image(
     again = MPSImage(texture=found, feature_channels=channels)
     np.testing.assert_array_equal(again.numpy(), image.numpy())
     assert again.tensor().data_ptr() == image.tensor().data_ptr()
+
+
+def test_what_is_replaced_is_written(queue: MTLCommandQueue) -> None:
+    """Memory whose command buffer was dropped cannot be read until something writes it, the CPU for one."""
+    image = MPSImage(queue.device, mps.MPSImageDescriptor(Format.FLOAT32, 2, 2, 4))
+    command_buffer = queue.command_buffer()
+    mps.MPSCNNNeuronReLU(queue.device, 0.0).encode(command_buffer, MPSImage(texture(queue.device), 4), image)
+    del command_buffer
+    with pytest.raises(mps.MTLCommandBufferError, match="^MTLTexture: get_bytes cannot read .* dropped before"):
+        image.texture.get_bytes()
+    image.texture.replace_region(None, 0, np.ones((2, 2, 4), np.float32))
+    assert image.texture.get_bytes().all() and image.numpy().all()
 
 
 def test_the_memory_of_an_image_is_not_regrouped() -> None:

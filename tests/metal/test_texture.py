@@ -68,6 +68,7 @@ def test_elements_and_numbers(name: str, mtl: MTLDevice, rng: np.random.Generato
     np.testing.assert_array_equal(read, given)
     numbers = found.numpy()
     assert (numbers.dtype, numbers.shape) == (np.dtype(np.float32), (3, 5, components))
+    np.testing.assert_array_equal(np.asarray(found), numbers)
     bits = 8 * np.dtype(dtype).itemsize
     for y, x, c in np.ndindex(3, 5, components):
         stored = given[y, x, 2 - c if name.startswith("BGRA") and c < 3 else c]

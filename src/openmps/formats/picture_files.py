@@ -145,7 +145,7 @@ def _pixels(image: PillowImage.Image, data: bytes) -> NDArray[Any]:
     key = image.info.get("transparency")
     if image.mode == "F":
         return np.asarray(image, np.float32)[..., np.newaxis]
-    if image.mode.startswith("I;16"):
+    if image.mode.startswith("I;16") or raw == {"I;16B"}:
         return _with_key(np.asarray(image).astype(np.uint16)[..., np.newaxis], key)
     if any(_SIXTEEN_BITS.search(mode) for mode in raw):
         return _with_key(_deep(image, data, raw), key)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from openmps.checks import Shown, memory_for, of_kind, store, whole
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
+from openmps.metal.array_protocols import as_array
 from openmps.metal.host_elements import as_elements
 from openmps.metal.pending import Region, mark_written, wait_until_written
 from openmps.metal.pixel_formats import PIXEL_LAYOUTS, PixelLayout, numbers_of
@@ -208,6 +209,9 @@ class Texels(Resource):
         slices = [self._read("numpy", mipmap_level, index) for index in range(self.array_length)]
         found = numbers_of(np.stack(slices), self._layout)
         return found if self.texture_type is MTLTextureType.TYPE_2D_ARRAY else found[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return as_array(self.name, self.numpy(), dtype, copy, is_own=True, remedy="Use numpy(), which is a copy")
 
     def new_texture_view(
         self,
