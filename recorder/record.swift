@@ -1173,7 +1173,7 @@ func pointers(_ words: [String]) -> [UnsafeMutablePointer<CChar>?] {
   return found + [nil]
 }
 
-var environment: [String] { ProcessInfo.processInfo.environment.map { "\($0.key)=\($0.value)" } }
+func environment() -> [String] { ProcessInfo.processInfo.environment.map { "\($0.key)=\($0.value)" } }
 
 struct Recorder {
   let program: String, folder: String, index: Int
@@ -1184,7 +1184,7 @@ struct Recorder {
     try? FileManager.default.removeItem(atPath: target)
     try write(given, file)
     var process: pid_t = 0
-    let words = pointers([program, "--child", file, target, String(index), fault]), around = pointers(environment)
+    let words = pointers([program, "--child", file, target, String(index), fault]), around = pointers(environment())
     defer { (words + around).forEach { free($0) } }
     guard posix_spawn(&process, program, nil, nil, words, around) == 0 else {
       throw Failure("cannot start \(program)")
@@ -1305,7 +1305,7 @@ func program() throws {
   if !own.contains("swift-frontend") { return try recordAll(own) }
   let program = NSTemporaryDirectory() + "/openmps-record"
   var process: pid_t = 0
-  let words = pointers(["swiftc", "-O", #filePath, "-o", program]), around = pointers(environment)
+  let words = pointers(["swiftc", "-O", #filePath, "-o", program]), around = pointers(environment())
   var status: Int32 = 1
   guard posix_spawnp(&process, "swiftc", nil, nil, words, around) == 0, waitpid(process, &status, 0) == process,
     status == 0
