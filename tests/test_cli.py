@@ -135,7 +135,7 @@ def test_options_reach_the_training(capsys, tmp_path, idx):
     path = tmp_path / "run"
     status, *_ = _call(
         capsys, "train", "--data", idx, "--run", path, "--epochs", 1, "--batch-size", 10, "--optimizer", "rmsprop",
-        "--learning-rate", 0.002, "--format", "float16", "--decay", 0, "--seed", 7,
+        "--learning-rate", 0.002, "--format", "float16", "--decay", 0, "--seed", 7, "--warmup", 2,
     )  # fmt: skip
     assert status == 0
     assert RunFolder.open(path).config["options"] == {
@@ -143,6 +143,7 @@ def test_options_reach_the_training(capsys, tmp_path, idx):
         "batch_size": 10,
         "learning_rate": 0.002,
         "decay": 0.0,
+        "warmup": 2,
         "optimizer": "rmsprop",
         "format": "float16",
         "seed": 7,

@@ -166,15 +166,15 @@ def test_colour_images_and_many_classes(tmp_path):
 
 def test_the_learning_rate_is_constant_and_then_falls_to_zero():
     options = _options(learning_rate=0.5, decay=0.25)
-    rates = [options.learning_rate_at(progress) for progress in (0, 0.5, 0.75, 0.875, 1)]
+    rates = [options.learning_rate_at(step, 8) for step in (0, 4, 6, 7, 8)]
     assert rates == pytest.approx([0.5, 0.5, 0.5, 0.25, 0])
-    assert _options(learning_rate=0.5, decay=0).learning_rate_at(0.99) == 0.5
-    assert _options(learning_rate=0.5, decay=1).learning_rate_at(0.5) == 0.25
+    assert _options(learning_rate=0.5, decay=0).learning_rate_at(99, 100) == 0.5
+    assert _options(learning_rate=0.5, decay=1).learning_rate_at(50, 100) == 0.25
 
 
 @pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning")
 def test_the_fall_of_the_learning_rate_reaches_the_updates(tmp_path, monkeypatch):
-    monkeypatch.setattr(TrainingOptions, "learning_rate_at", lambda self, progress: 1e-30)
+    monkeypatch.setattr(TrainingOptions, "learning_rate_at", lambda self, step, steps: 1e-30)
     run, _ = _train(tmp_path)
     before = session.Network.create(NetworkShape(4, 4, 1, 2), seed=0, optimizer=lambda device: None).arrays()
     for name, array in _weights(run).items():

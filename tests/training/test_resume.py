@@ -117,7 +117,7 @@ def test_tensorboard_shows_what_the_metrics_hold_on_one_axis_of_steps(tmp_path):
         wanted = [(line["iteration"], line[name]) for line in lines if name in line]
         assert [step for step, _ in scalars[tag]] == [step for step, _ in wanted]
         np.testing.assert_allclose([each for _, each in scalars[tag]], [each for _, each in wanted], rtol=1e-6)
-    rates = [_options(epochs=6).learning_rate_at((step - 1) / 24) for step in (10, 20)]
+    rates = [_options(epochs=6).learning_rate_at(step - 1, 24) for step in (10, 20)]
     assert [step for step, _ in scalars["learning rate"]] == [10, 20]
     np.testing.assert_allclose([rate for _, rate in scalars["learning rate"]], rates, rtol=1e-6)
     assert set(histograms) == {name.replace(".", "/") for name in run.load_weights()}

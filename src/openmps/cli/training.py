@@ -55,6 +55,16 @@ class Optimizer(StrEnum):
     RMSPROP = "rmsprop"
 
 
+class ScheduleOption(StrEnum):
+    """The schedules by name."""
+
+    LINEAR = "linear"
+    CONSTANT = "constant"
+    STEP = "step"
+    COSINE = "cosine"
+    ONE_CYCLE = "one-cycle"
+
+
 class Format(StrEnum):
     """How intermediate images are stored."""
 
@@ -128,8 +138,16 @@ KeepCheckpoints = Annotated[int, typer.Option(min=1, help="How many checkpoints 
 
 
 Decay = Annotated[
-    float, typer.Option(min=0, max=1, help="Last part of the training over which the step size falls to 0.")
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Of the linear schedule: the last part of the training, over which the step size falls to 0.  "
+        "[default: 0.3]",
+        show_default=False,
+    ),
 ]
+Warmup = Annotated[int, typer.Option(min=0, help="Steps over which the step size rises to where the schedule begins.")]
 ImageSize = Annotated[
     str | None,
     typer.Option(metavar="WIDTHxHEIGHT", help="Resize the images of class folders.", show_default=False),
@@ -163,7 +181,11 @@ def train(
     epochs: Epochs = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images of one step.")] = 40,
     learning_rate: Annotated[float, typer.Option(help="Step size of the optimizer.")] = 1e-3,
-    decay: Decay = 0.3,
+    schedule: Annotated[
+        ScheduleOption, typer.Option(help="How the step size changes over the training.")
+    ] = ScheduleOption.LINEAR,
+    warmup: Warmup = 0,
+    decay: Decay = None,
     optimizer: Annotated[Optimizer, typer.Option(help="How weights follow from gradients.")] = Optimizer.ADAM,
     format: Annotated[Format, typer.Option(help="How intermediate images are stored.")] = Format.FLOAT32,
     device: Device = "auto",
@@ -204,6 +226,8 @@ def train(
             epochs=epochs or _default_epochs(split, batch_size),
             batch_size=batch_size,
             learning_rate=learning_rate,
+            schedule=schedule.value,
+            warmup=warmup,
             decay=decay,
             optimizer=optimizer.value,
             channel_format=MPSImageFeatureChannelFormat[format.name],
@@ -406,6 +430,7 @@ def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
     from openmps.training.inference import described_network
     from openmps.training.run_description import run_options
     from openmps.training.scaling import described_scaling
+    from openmps.training.schedules import described_schedule
 
     shape, _ = described_network(run)
     source = run.config.get("data")
@@ -414,6 +439,7 @@ def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
     options = run_options(run)
     scaling = described_scaling(run.config, str(run.path / "run.json"))
     own = {"skip_broken": skip_broken, "channels": shape.channels, "network": shape.network, "scaling": scaling}
+    own |= {"schedule": described_schedule(options.schedule), "warmup": options.warmup}
     has: dict[str, Any] = {**options.describe(), **own, "sync_statistics": options.synchronizes_statistics}
     for name, value in given.items():
         if name == "run":

@@ -19,6 +19,7 @@ from openmps.training.options import TrainingOptions
 from openmps.training.processes import FollowedRun, TrainingProcesses, from_the_first, together
 from openmps.training.run_description import describe_run, run_options
 from openmps.training.run_folder import RunFolder
+from openmps.training.schedules import Schedule, described_schedule
 from openmps.training.session import Session, TrainingObserver, TrainingResult
 
 __all__ = ["TrainingObserver", "TrainingOptions", "TrainingResult", "describe_run", "resume", "train"]
@@ -90,6 +91,7 @@ def resume(
     epochs: int | None = None,
     checkpoint_every: int | None = None,
     checkpoints_kept: int | None = None,
+    schedule: Schedule | None = None,
     tensorboard: bool = False,
     processes: TrainingProcesses | None = None,
     shards_optimizer_state: bool = False,
@@ -116,6 +118,8 @@ def resume(
     changes = {"epochs": epochs, "checkpoint_every": checkpoint_every, "checkpoints_kept": checkpoints_kept}
     check_plain_preprocessing(run, "resume")
     own = run_options(run)
+    if schedule is not None:
+        own = _with_function(own, schedule)
     options = replace(own, **{name: value for name, value in changes.items() if value is not None})
     if options.epochs < own.epochs:
         rule = f"must be at least the {own.epochs} that the run was started with"
@@ -138,6 +142,15 @@ def resume(
         if options != own:
             together(processes, partial(run.amend, {"options": options.describe()}))
         return session.finish(interrupt, tensorboard=tensorboard or session.has_events())
+
+
+def _with_function(options: TrainingOptions, schedule: Schedule) -> TrainingOptions:
+    """The options of a run with its schedule's function, which must be of the name that the run knows."""
+    found = replace(options, schedule=schedule)
+    known, given = (described_schedule(each.schedule) for each in (options, found))
+    if known != given:
+        raise MPSArgumentError("resume", "schedule", f"must be that of the run, {known}", given, "Leave it out")
+    return found
 
 
 @contextmanager

@@ -6,21 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openmps.checks import flag
-from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.checks import flag, whole
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory, smallest_side
+from openmps.training.schedules import (
+    DEFAULT_DECAY,
+    Schedule,
+    ScheduleName,
+    check_schedule,
+    described_schedule,
+    factor_at,
+    schedule_of,
+)
 from openmps.types import MPSImageFeatureChannelFormat
 
-_COUNTS = {"epochs": 1, "batch_size": 1, "seed": 0, "checkpoint_every": 1, "checkpoints_kept": 1}
-_DESCRIBED = (*_COUNTS, "learning_rate", "decay", "optimizer")
-_SAID_IF_TRUE = "synchronizes_statistics"
+_COUNTS = {"epochs": 1, "batch_size": 1, "seed": 0, "warmup": 0, "checkpoint_every": 1, "checkpoints_kept": 1}
+_OPTIONAL = ("checkpoint_every",)
+_DESCRIBED = ("epochs", "batch_size", "seed", "checkpoint_every", "checkpoints_kept", "learning_rate", "optimizer")
+_SAID_UNLESS_DEFAULT = ("synchronizes_statistics", "schedule", "warmup")
+"""So that descriptions from before there were these options are as they would be."""
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
     """How a network is trained. ``channel_format`` is how intermediate images are stored; weights are float32.
 
-    ``decay`` is the last part of the training, 0 to 1, over which the learning rate falls to 0 in a straight line.
+    ``schedule`` gives the factor of the learning rate in each step: a name of `openmps.training.schedules`, or a
+    function of the step, counted from 0, and the number of steps; ``warmup`` is the number of steps over which the rate
+    rises to where the schedule begins. ``decay``, of the schedule ``linear`` alone, is the last part of the training, 0
+    to 1, over which the rate falls to 0; None is 0.3.
     A checkpoint is written every ``checkpoint_every`` steps, or with None as often as takes 2 % of the time and not
     more often than every ten seconds; the newest ``checkpoints_kept`` stay. ``network`` is a name in `NETWORKS`,
     or the path of an ONNX file. ``batch_size`` counts the images of one step in all processes that share it;
@@ -30,7 +44,7 @@ class TrainingOptions:
     epochs: int
     batch_size: int = 40
     learning_rate: float = 1e-3
-    decay: float = 0.3
+    decay: float | None = None
     optimizer: OptimizerName = "adam"
     channel_format: MPSImageFeatureChannelFormat = MPSImageFeatureChannelFormat.FLOAT32
     seed: int = 0
@@ -38,17 +52,23 @@ class TrainingOptions:
     checkpoints_kept: int = 2
     network: str = DEFAULT_NETWORK
     synchronizes_statistics: bool = False
+    schedule: ScheduleName | Schedule = "linear"
+    warmup: int = 0
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
             value = getattr(self, name)
-            if value is None and name == "checkpoint_every":
+            if value is None and name in _OPTIONAL:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise MPSArgumentError(type(self).__name__, name, f"must be a whole number from {least} on", value)
-        flag(type(self).__name__, _SAID_IF_TRUE, self.synchronizes_statistics)
-        if not 0 <= self.decay <= 1:
+        flag(type(self).__name__, "synchronizes_statistics", self.synchronizes_statistics)
+        check_schedule(type(self).__name__, self.schedule)
+        if self.decay is not None and not 0 <= self.decay <= 1:
             raise MPSArgumentError(type(self).__name__, "decay", "must be 0 to 1", self.decay)
+        if self.decay is not None and self.schedule != "linear":
+            rule = "must be left out: it is of the schedule linear alone"
+            raise MPSArgumentError(type(self).__name__, "decay", rule, self.decay)
         formats = (MPSImageFeatureChannelFormat.FLOAT16, MPSImageFeatureChannelFormat.FLOAT32)
         if self.channel_format not in formats:
             rule = "must be FLOAT16 or FLOAT32"
@@ -56,26 +76,40 @@ class TrainingOptions:
         smallest_side(type(self).__name__, self.network)
         optimizer_factory(self.optimizer, self.learning_rate)
 
-    def learning_rate_at(self, progress: float) -> float:
-        """The learning rate when the fraction ``progress`` of all batches is behind."""
-        left = 1 - progress
-        return self.learning_rate if left >= self.decay else self.learning_rate * left / self.decay
+    def learning_rate_at(self, step: int, steps: int) -> float:
+        """The learning rate in step ``step``, counted from 0, of a training of ``steps``."""
+        who = type(self).__name__
+        whole(who, "step", step, 0, "must be a whole number from 0 on")
+        whole(who, "steps", steps)
+        if steps <= self.warmup:
+            rule = f"must be fewer than the {steps} steps of the training"
+            raise MPSArgumentError(who, "warmup", rule, self.warmup)
+        return self.learning_rate * factor_at(who, self.schedule, self._decay, step, steps, self.warmup)
+
+    @property
+    def _decay(self) -> float:
+        return DEFAULT_DECAY if self.decay is None else self.decay
 
     def describe(self) -> dict[str, object]:
         """The options as a run's description holds them; it describes the network apart."""
         options: dict[str, object] = {name: getattr(self, name) for name in _DESCRIBED}
-        if self.synchronizes_statistics:
-            options[_SAID_IF_TRUE] = True
+        if self.schedule == "linear":
+            options["decay"] = self._decay
+        for name in _SAID_UNLESS_DEFAULT:
+            value = getattr(self, name)
+            if value != getattr(type(self), name):
+                options[name] = described_schedule(value) if name == "schedule" else value
         return {**options, "format": self.channel_format.name.lower()}
 
     @classmethod
     def from_description(cls, description: Mapping[str, object], file: str) -> TrainingOptions:
         """The options that `describe` gave, as the file ``file`` holds them; ``MPSFileError`` where it does not."""
-        values: dict[str, Any] = {
-            name: description[name] for name in (*_DESCRIBED, _SAID_IF_TRUE) if name in description
-        }
+        known = (*_DESCRIBED, "decay", *_SAID_UNLESS_DEFAULT)
+        values: dict[str, Any] = {name: description[name] for name in known if name in description}
         try:
+            if "schedule" in values:
+                values["schedule"] = schedule_of(values["schedule"])
             name = str(description["format"]).upper()
             return cls(**values, channel_format=MPSImageFeatureChannelFormat[name])
-        except (MPSArgumentError, KeyError, TypeError) as error:
+        except (MPSArgumentError, MPSTypeError, KeyError, TypeError) as error:
             raise MPSFileError(cls.__name__, file, "must have the options of a training", error) from error

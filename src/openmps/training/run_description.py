@@ -34,6 +34,7 @@ def describe_run(data: DataSplit, options: TrainingOptions, /, **more: object) -
     of_kind("describe_run", "data", data, DataSplit)
     of_kind("describe_run", "options", options, TrainingOptions)
     check_batch_size(data, options)
+    options.learning_rate_at(0, len(data.training) // options.batch_size * options.epochs)  # refuses what cannot be
     names = data.training.class_names
     network = describe_network(NetworkShape.of(data.training.images, len(names), options.network), names)
     return {**network, "options": options.describe(), **more}

@@ -227,7 +227,7 @@ class Session:
         ):
             self._check_interrupt(interrupt)
             begun = (self._epoch - 1) * self._epoch_batches + self._batch
-            self._network.set_learning_rate(options.learning_rate_at(begun / self._batches))
+            self._network.set_learning_rate(options.learning_rate_at(begun, self._batches))
             is_to_save = self._shards and self._is_time_to_save()
             self._stepper.step(self._stepper.prepare(batch), is_to_stop=interrupt.is_noted, is_to_save=is_to_save)
             self._launched += 1
@@ -368,7 +368,7 @@ class Session:
         if self._events is None:
             return
         if "loss" in line:
-            line = {**line, "learning_rate": self._options.learning_rate_at((self._iteration - 1) / self._batches)}
+            line = {**line, "learning_rate": self._options.learning_rate_at(self._iteration - 1, self._batches)}
         else:
             line = {name: value for name, value in line.items() if name != "images_per_second"}
         self._events.log(self._iteration, line)
