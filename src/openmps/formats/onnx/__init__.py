@@ -3,6 +3,9 @@
 from openmps.formats.onnx.modules import from_torch
 from openmps.formats.onnx.network import OnnxModel, OnnxNetwork, load, network
 from openmps.formats.onnx.ports import OnnxPort
+from openmps.formats.onnx.recurrent import RecurrentLayer
+from openmps.formats.onnx.recurrent_reading import recurrent_layers, recurrent_layers_of
+from openmps.formats.onnx.recurrent_writing import save_recurrent
 from openmps.formats.onnx.saving import save
 from openmps.formats.onnx.sources import DataSources, ImageNormalizationSources, MomentumSources
 from openmps.formats.onnx.torch_network import TorchNetwork
@@ -14,9 +17,13 @@ __all__ = [
     "OnnxModel",
     "OnnxNetwork",
     "OnnxPort",
+    "RecurrentLayer",
     "TorchNetwork",
     "from_torch",
     "load",
     "network",
+    "recurrent_layers",
+    "recurrent_layers_of",
     "save",
+    "save_recurrent",
 ]

@@ -32,7 +32,7 @@ from openmps.formats.onnx.model import Array, Model, Node, Tensor
 from openmps.formats.onnx.patterns import joined
 from openmps.formats.onnx.pictures import Picture
 from openmps.formats.onnx.ports import shape_text
-from openmps.formats.onnx.problems import READER, Budget, NodeError, Problem, ShapeError
+from openmps.formats.onnx.problems import READER, Budget, NodeError, Problem, ShapeError, unknown
 from openmps.formats.onnx.site import Builder, Site, Value
 from openmps.formats.onnx.sources import DataSources
 from openmps.formats.onnx.tensors import dtype_of
@@ -230,7 +230,7 @@ class _Build:
         is_known = not node.domain and (node.operator in BUILDERS or node.operator in FOLDS)
         if not is_known:
             where = f", an operator of {node.domain[:40]}" if node.domain else ""
-            raise NodeError(f"no node of the framework computes it{where}", _CUT)
+            raise unknown("" if node.domain else node.operator, _CUT, where)
         if node.fault:
             self._invalid += 1
             raise NodeError(f"it is no {node.operator[:40]} of ONNX: {node.fault}", _INVALID)

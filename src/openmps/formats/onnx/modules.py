@@ -23,7 +23,7 @@ from openmps.formats.onnx.model import Array, Attribute, Model, Node
 from openmps.formats.onnx.model import Tensor as Port
 from openmps.formats.onnx.module_checks import WHO, check_outputs, check_readable, check_written
 from openmps.formats.onnx.network import checked_sources, network_of
-from openmps.formats.onnx.problems import DEFAULT_FILL, NodeError
+from openmps.formats.onnx.problems import DEFAULT_FILL, NodeError, unknown
 from openmps.formats.onnx.sources import DataSources, FixedSources
 from openmps.formats.onnx.torch_network import TorchNetwork, torch_network
 
@@ -185,7 +185,7 @@ class _Traced:
         try:
             self._begin(node)
             if name not in CALLS:
-                raise NodeError("no node of the framework computes it", _CUT)
+                raise unknown(name.removeprefix("aten.").partition(".")[0], _CUT)
             schema = node.target._schema.arguments
             check_written(node, self.targets)
             given = {each.name: each.default_value for each in schema if each.has_default_value()}

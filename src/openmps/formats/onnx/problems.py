@@ -26,6 +26,19 @@ NO_OPERATOR = "ONNX has no operator for it", "Save a graph without it"
 """Why a node of the framework cannot be written, and what to do."""
 
 
+def unknown(operator: str, remedy: str, where: str = "") -> NodeError:
+    """That no node computes an operator, of ONNX or of PyTorch; recurrent ones are layers by themselves."""
+    why, call = f"no node of the framework computes it{where}", RECURRENT.get(operator)
+    return NodeError(why, remedy if call is None else f"It is a layer by itself: openmps.formats.onnx.{call} makes it")
+
+
+RECURRENT = {
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), "recurrent_layers(path)"),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "recurrent_layers_of(module)"),
+}
+"""What makes a layer of a recurrent operator."""
+
+
 class ShapeError(NodeError):
     """Shapes of a model that do not fit one another, whatever computes it."""
 

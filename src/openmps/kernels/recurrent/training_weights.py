@@ -16,7 +16,18 @@ from openmps.core.kernel.operands import FLOATS, Argument, OperandContext, Opera
 from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
 from openmps.errors import MPSArgumentError
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
-from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES, PARTS, Array, Form, Place, matrix_id, read_layer
+from openmps.kernels.recurrent.layer import (
+    BIASES,
+    INPUTS,
+    MEMORIES,
+    PARTS,
+    Array,
+    Form,
+    Layer,
+    Place,
+    matrix_id,
+    read_layer,
+)
 from openmps.kernels.recurrent.states import check_list
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.matrix.recurrent import JoinRows
@@ -179,6 +190,14 @@ class TrainedLayer(OperandKernel):
 def form_of(layer: TrainedLayer) -> Form:
     """What a layer computes; for archives."""
     return layer._form  # pyright: ignore[reportPrivateUsage]
+
+
+def trained_layer(layer: TrainedLayer, weights: Sequence[MPSMatrix]) -> Layer:
+    """Form and numbers of a layer with the weights that it is trained with; for those who write them."""
+    given = layer._listed("weights", weights)  # pyright: ignore[reportPrivateUsage]
+    places = layer._places  # pyright: ignore[reportPrivateUsage]
+    arrays = [each.numpy().astype(np.float32) for each in given]
+    return Layer(form_of(layer), dict(zip(places, arrays, strict=True)))
 
 
 def lower_copy(who: str, at: OperandContext, asked: Copy) -> None:
