@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import activity_classifier
 import autoencoder
 import batch_normalization
 import camera_frames
@@ -16,6 +17,7 @@ import digits_by_kernels
 import find_nan
 import fine_tuning
 import float16_training
+import least_squares
 import openmps as mps
 import own_adam
 import segmentation
@@ -110,6 +112,17 @@ def test_fine_tuning() -> None:
     first, before, after = fine_tuning.main([*CPU, "--steps", "60"])
     assert first > 0.8
     assert after > before + 0.2
+
+
+def test_least_squares() -> None:
+    difference, error = least_squares.main(CPU)
+    assert difference < 1e-5
+    assert error < 0.03  # of points with noise of 0.1
+
+
+def test_activities_are_told_apart() -> None:
+    before, after = activity_classifier.main([*CPU, "--steps", "40"])
+    assert before < 0.6 and after > 0.8
 
 
 def test_swift_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
