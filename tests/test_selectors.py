@@ -201,6 +201,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "stride_in_pixels_y": lambda: 3,
     "stride_in_x": lambda: 2,
     "stride_in_y": lambda: 3,
+    "texture": lambda: CPU.new_texture(mps.MTLTextureDescriptor()),
     "texture_descriptor": _image_descriptor,
     "texture_descriptors": lambda: [_image_descriptor()],
     "threshold_value": lambda: 0.25,

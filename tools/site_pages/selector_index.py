@@ -25,7 +25,6 @@ FIXED = {
     "-debugDescription": "repr(…)",
     "-initForReadingFromData:device:error:": "MPSKeyedUnarchiver(init_for_reading_from_data=data, device=device)",
     "-initForReadingWithData:device:": "MPSKeyedUnarchiver(init_for_reading_with_data=data, device=device)",
-    "-initWithTexture:featureChannels:": "MPSImage.from_tensor(device, tensor)",
 }
 """What follows no rule: `NSCoding` and `NSCopying` have Python's own form."""
 

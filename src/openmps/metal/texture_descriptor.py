@@ -20,8 +20,9 @@ from openmps.types import (
 )
 
 LONGEST_SIDE = 16384
-"""Pixels of a texture's side on every GPU that has had MPSNNGraph (Metal's feature tables)."""
+"""Pixels of a texture's side, on every GPU that has had MPSNNGraph since macOS 10.13, and on A9 and later."""
 MOST_SLICES = 2048
+"""Of an array, on the same GPUs."""
 _TYPES = (MTLTextureType.TYPE_2D, MTLTextureType.TYPE_2D_ARRAY)
 _STORED = (MTLStorageMode.SHARED, MTLStorageMode.MANAGED, MTLStorageMode.PRIVATE)
 

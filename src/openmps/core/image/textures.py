@@ -50,7 +50,7 @@ def seen_of(who: str, texture: MTLTexture, feature_channels: object) -> tuple[MP
     if isinstance(memory, LevelMemory):
         seen = _own(memory, layout, slices, channels)
     else:
-        seen = views.of_slices(who, cast("Storage", memory), slices, channels)
+        seen = _of_image(who, cast("Storage", memory), slices, channels)
     extent = seen.extent
     descriptor = MPSImageDescriptor(
         layout.channel_format, extent.width, extent.height, channels, extent.images, texture.usage
@@ -85,6 +85,15 @@ def _check_channels(who: str, texture: MTLTexture, layout: PixelLayout, channels
     if channels > most:
         rule = f"must be at most {most}, the components of the texture"
         raise MPSArgumentError(who, "feature_channels", rule, channels, "More need a TYPE_2D_ARRAY of RGBA slices")
+
+
+def _of_image(who: str, storage: Storage, slices: range, channels: int) -> Storage:
+    """Images in the memory of other ones, which has their channels without gaps."""
+    try:
+        return views.of_slices(who, storage, slices, channels)
+    except MPSArgumentError as fault:
+        remedy = "Slices of a texture that is made of a descriptor can be any channels"
+        raise MPSArgumentError(who, "feature_channels", fault.rule, fault.got, remedy) from None
 
 
 def _own(memory: LevelMemory, layout: PixelLayout, slices: range, channels: int) -> Storage:

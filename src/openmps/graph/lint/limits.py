@@ -11,13 +11,12 @@ from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
 from openmps.graph.nodes.convolution import MPSCNNConvolutionGradientNode
 from openmps.graph.nodes.node import MPSNNFilterNode
 from openmps.graph.nodes.shape import MPSNNPadNode
+from openmps.metal.texture_descriptor import LONGEST_SIDE, MOST_SLICES
 
 _SLICE = 4
 """Feature channels of a texture slice."""
-_WIDEST = 16384
-"""Pixels of a texture's side, on every GPU that has had MPSNNGraph since macOS 10.13, and on A9 and later."""
-_MOST_CHANNELS = 2048 * _SLICE
-"""Channels of one image: a texture has 2,048 slices."""
+_MOST_CHANNELS = MOST_SLICES * _SLICE
+"""Channels of one image."""
 
 
 def _descriptors(view: View) -> Iterator[tuple[MPSNNFilterNode, Any]]:
@@ -87,11 +86,11 @@ def sizes(view: View) -> Iterator[Finding]:
     for image, descriptor in view.program.descriptors.items():
         side = max(descriptor.width, descriptor.height)
         slices = -(-descriptor.feature_channels // _SLICE) * max(descriptor.number_of_images, 1)
-        if side > _WIDEST or slices * _SLICE > _MOST_CHANNELS:
+        if side > LONGEST_SIDE or slices * _SLICE > _MOST_CHANNELS:
             got = f"{descriptor.width}x{descriptor.height}x{descriptor.feature_channels}"
             yield view.finding(
                 Severity.ERROR, "image-size", made.get(image),
-                f"an image must have at most {_WIDEST:,} pixels a side and {_MOST_CHANNELS:,} channels",
+                f"an image must have at most {LONGEST_SIDE:,} pixels a side and {_MOST_CHANNELS:,} channels",
                 f"{got} of {view.label_of(image)}" if image not in made else got,
                 "Cut it into pieces, or use images of one frame each",
             )  # fmt: skip
