@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,32 @@ def test_the_text_and_the_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {each["name"]: each["state"] for each in facts["libraries"]}["torch"] == "ok"
     assert facts["devices"][0]["device"] == "cpu" and 0 < facts["devices"][0]["seconds"] < 30
     assert facts["threads"]["usable"] >= 1
+
+
+def test_each_line_is_printed_as_soon_as_it_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And not only written to a buffer: what a file holds at each step."""
+    written, seen = tmp_path / "out", []
+    monkeypatch.setattr(sys, "stdout", written.open("w"))
+    for name in ("_caches", "_imported", "_checked"):
+        step = getattr(diagnosis, name)
+
+        def watched(*given: object, step: Callable[..., object] = step) -> object:
+            seen.append(written.read_text())
+            return step(*given)
+
+        monkeypatch.setattr(diagnosis, name, watched)
+    monkeypatch.setattr(diagnosis, "_devices", lambda: ["cpu", "cpu"])
+    assert main(["doctor"]) == 0
+    sys.stdout.close()
+    lines, counts = written.read_text().splitlines(), [len(each.splitlines()) for each in seen]
+    place, engine = lines.index(next(line for line in lines if line.startswith("torch "))), "PyTorch: "
+    libraries = len(diagnosis._LIBRARIES)
+    missing = len([each for each in diagnosis.begun_diagnosis().libraries if each.state == diagnosis.MISSING])
+    assert counts[0] == place and lines[place - 2].startswith("library ")
+    assert sorted({*counts[1 : libraries + 1]}) == [*range(place, place + libraries - missing)]
+    first, second = (each.splitlines() for each in seen[libraries + 1 :])
+    assert first[-1].startswith(engine) and second[-1].endswith(" s") and len(second) - len(first) == 3
+    assert lines[: len(second)] == second
 
 
 def test_it_names_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import platform
 import sys
 import time
 import warnings
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from openmps import __version__
 from openmps.errors import printable
 
 OK, MISSING, BROKEN = "ok", "not installed", "broken"
+UNKNOWN = "not imported yet"
 _LONGEST_FAULT = 300
 _LIBRARIES = (
     *(("torch", "torch", ""), ("numpy", "numpy", ""), ("safetensors", "safetensors", "")),
@@ -63,9 +65,9 @@ class CheckedDevice:
     fault: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Diagnosis:
-    """All of it."""
+    """All of it. It grows while the machine is looked at: ``threads`` are known last."""
 
     openmps: str
     folder: str
@@ -76,8 +78,8 @@ class Diagnosis:
     threads: dict[str, int]
     environment: dict[str, str]
     caches: tuple[Cache, ...]
-    libraries: tuple[Library, ...]
-    devices: tuple[CheckedDevice, ...]
+    libraries: list[Library]
+    devices: list[CheckedDevice] = field(default_factory=list)
 
     @property
     def faults(self) -> list[str]:
@@ -94,24 +96,43 @@ class Diagnosis:
 
 def diagnosis() -> Diagnosis:
     """Look at this machine; a second for each device, and the time that imports take."""
+    found = begun_diagnosis()
+    for _ in growth(found):
+        pass
+    return found
+
+
+def begun_diagnosis() -> Diagnosis:
+    """What is known without an import."""
+    return Diagnosis(
+        openmps=__version__,
+        folder=_without_home(Path(__file__).parents[1]),
+        python=f"{platform.python_version()} ({platform.python_implementation()}), {_without_home(sys.executable)}",
+        system=f"{platform.platform()}, {platform.machine()}",
+        engine="",
+        threads={},
+        environment=_environment(),  # before imports, which change it
+        caches=(),
+        libraries=[_installed(name, extra) for name, _, extra in _LIBRARIES],
+    )
+
+
+def growth(found: Diagnosis) -> Iterator[None]:
+    """Find out the rest, with a stop before each thing that takes time, and one behind the last."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        environment = _environment()  # before imports, which change it
-        caches = _caches()  # matplotlib is told where its cache lies before it is imported
-        libraries = tuple(_library(*each) for each in _LIBRARIES)
-        engine = libraries[0].state == OK
-        return Diagnosis(
-            openmps=__version__,
-            folder=_without_home(Path(__file__).parents[1]),
-            python=f"{platform.python_version()} ({platform.python_implementation()}), {_without_home(sys.executable)}",
-            system=f"{platform.platform()}, {platform.machine()}",
-            engine=_engine() if engine else "",
-            threads=_threads(with_engine=engine),
-            environment=environment,
-            caches=caches,
-            libraries=libraries,
-            devices=tuple(map(_checked, _devices() if engine else ())),
-        )
+        yield
+        found.caches = _caches()  # matplotlib is told where its cache lies before it is imported
+        for place, (_, module, _) in enumerate(_LIBRARIES):
+            yield
+            found.libraries[place] = _imported(found.libraries[place], module)
+        engine = found.libraries[0].state == OK
+        found.engine = _engine() if engine else ""
+        for which in _devices() if engine else ():
+            yield
+            found.devices.append(_checked(which))
+        found.threads = _threads(with_engine=engine)
+        yield
 
 
 def fault_of(error: BaseException) -> str:
@@ -126,16 +147,21 @@ def _without_home(path: object) -> str:
     return printable(str(path)) if home in ("", "/", "~") else printable(str(path).replace(home, "~"))
 
 
-def _library(name: str, module: str, extra: str) -> Library:
+def _installed(name: str, extra: str) -> Library:
     try:
-        version = importlib.metadata.version(name)
+        return Library(name, extra, UNKNOWN, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Library(name, extra, MISSING)
+
+
+def _imported(library: Library, module: str) -> Library:
+    if library.state == MISSING:
+        return library
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        return Library(name, extra, BROKEN, version, fault_of(error))
-    return Library(name, extra, OK, version)
+        return replace(library, state=BROKEN, fault=fault_of(error))
+    return replace(library, state=OK)
 
 
 def _environment() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,38 +29,52 @@ def doctor(
     """
     from openmps.cli.diagnosis import diagnosis
 
-    found = diagnosis()
-    print(json.dumps(found.facts(), indent=2) if as_json else described(found))
+    found = diagnosis() if as_json else _told()
+    if as_json:
+        print(json.dumps(found.facts(), indent=2))
     if found.faults:
         raise typer.Exit(_HAS_FAULTS)
 
 
-def described(found: Diagnosis) -> str:
-    """A diagnosis as text."""
-    threads = ", ".join(f"{count} {what}" for what, count in found.threads.items())
-    parts = [
-        f"openmps {found.openmps}, in {found.folder}",
-        f"Python {found.python}",
-        found.system,
-        "",
-        table(_HEADINGS, [_row(each) for each in found.libraries], (False,) * 4),
-        *(f"{each.name}: {each.fault}" for each in found.libraries if each.fault),
-        "",
-        f"PyTorch: {found.engine or 'cannot be imported'}",
-        *(line for each in found.devices for line in _lines(each)),
-        f"threads: {threads}",
-        *(f"{name}={value}" for name, value in found.environment.items()),
-        *(f"cache of {each.of}: {each.folder}, {each.bytes / (1 << 20):,.1f} MiB" for each in found.caches),
-        "",
-        f"at fault: {'; '.join(found.faults)}" if found.faults else "nothing is wrong",
-    ]
-    return "\n".join(parts)
+def _told() -> Diagnosis:
+    """A diagnosis each of whose lines is printed as soon as it is known."""
+    from openmps.cli.diagnosis import begun_diagnosis, growth
+
+    found, told = begun_diagnosis(), 0
+    for _ in growth(found):
+        for line in [*described(found)][told:]:
+            print(line, flush=True)
+            told += 1
+    return found
+
+
+def described(found: Diagnosis) -> Iterator[str]:
+    """A diagnosis as lines of text, as far as it is known."""
+    from openmps.cli.diagnosis import UNKNOWN
+
+    yield from (f"openmps {found.openmps}, in {found.folder}", f"Python {found.python}", found.system, "")
+    headings, rule, *rows = table(_HEADINGS, [_row(each) for each in found.libraries], (False,) * 4).split("\n")
+    yield from (headings, rule)
+    for library, row in zip(found.libraries, rows, strict=True):
+        if library.state == UNKNOWN:
+            return
+        yield row
+    yield from (f"{each.name}: {each.fault}" for each in found.libraries if each.fault)
+    yield from ("", f"PyTorch: {found.engine or 'cannot be imported'}")
+    for device in found.devices:
+        yield from _lines(device)
+    if not found.threads:
+        return
+    yield f"threads: {', '.join(f'{count} {what}' for what, count in found.threads.items())}"
+    yield from (f"{name}={value}" for name, value in found.environment.items())
+    yield from (f"cache of {each.of}: {each.folder}, {each.bytes / (1 << 20):,.1f} MiB" for each in found.caches)
+    yield from ("", f"at fault: {'; '.join(found.faults)}" if found.faults else "nothing is wrong")
 
 
 def _row(library: Library) -> tuple[str, str, str, str]:
-    from openmps.cli.diagnosis import OK
+    from openmps.cli.diagnosis import OK, UNKNOWN
 
-    return library.name, library.version or "-", library.extra, "" if library.state == OK else library.state
+    return library.name, library.version or "-", library.extra, "" if library.state in (OK, UNKNOWN) else library.state
 
 
 def _lines(device: CheckedDevice) -> list[str]:
