@@ -34,6 +34,7 @@ from openmps.kernels import softmax as softmax_kernels
 from openmps.kernels import upsampling as upsampling_kernels
 from openmps.kernels.convolution import binary as binary_kernels
 from openmps.kernels.image_filters import arithmetic as image_arithmetic
+from openmps.kernels.image_filters import pyramid as image_pyramid
 from openmps.kernels.image_filters import reduction as image_reduction
 from openmps.kernels.recurrent.image_inference import MPSRNNImageInferenceLayer
 from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer
@@ -48,7 +49,7 @@ from samples.dropout import DROPOUTS
 from samples.gram_matrix import GRAM_MATRICES
 from samples.grid_sample import GRIDS
 from samples.group_normalization import GROUP_NORMALIZATIONS, INSTANCE_NORMALIZATIONS
-from samples.image_filters import FILTERS, GUIDED, HISTOGRAMS
+from samples.image_filters import FILTERS, GUIDED, HISTOGRAMS, PYRAMIDS
 from samples.loss import DETECTORS, FORWARD_LOSSES, INITIAL_GRADIENTS, LOSS_GRADIENTS, LOSSES
 from samples.matrix import FIRST_OF_KIND, summing
 from samples.neuron import NEURON_CLASSES, NEURONS
@@ -188,12 +189,13 @@ IMAGE_FILTERS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
     **{kind: samples[0].make for kind, samples in FILTERS.items()},
     **HISTOGRAMS,
     **GUIDED,
+    **PYRAMIDS,
 }
 """Every filter of pictures, whose destination is always given.
 
 The numbers of scales are in tests/kernels/test_image_scale.py, those of histograms in test_image_histogram.py, those of
-the guided filter in test_image_transforms.py, those of the others in test_image_filters.py, which takes the samples of
-samples/image_filters.py.
+the guided filter in test_image_transforms.py, those of pyramids in test_image_pyramid.py, those of the others in
+test_image_filters.py, which takes the samples of samples/image_filters.py.
 """
 
 MATRIX_KERNELS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
@@ -239,6 +241,8 @@ ABSTRACT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
     ),
     image_arithmetic.MPSImageArithmetic: image_arithmetic.MPSImageArithmetic,
     image_reduction.MPSImageReduceUnary: image_reduction.MPSImageReduceUnary,
+    image_pyramid.MPSImagePyramid: image_pyramid.MPSImagePyramid,
+    image_pyramid.MPSImageLaplacianPyramid: image_pyramid.MPSImageLaplacianPyramid,
     image_scale_kernels.MPSImageScale: image_scale_kernels.MPSImageScale,
     random_kernels.MPSMatrixRandom: random_kernels.MPSMatrixRandom,
     optimizer_kernels.MPSNNOptimizer: lambda device: optimizer_kernels.MPSNNOptimizer(

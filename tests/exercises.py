@@ -19,6 +19,7 @@ from openmps.kernels.batch_normalization import (
 )
 from openmps.kernels.image_copy import MPSImageCopyToMatrix, MPSMatrixCopyToImage
 from openmps.kernels.image_filters import (
+    MPSImageGaussianPyramid,
     MPSImageGuidedFilter,
     MPSImageHistogram,
     MPSImageHistogramEqualization,
@@ -36,11 +37,12 @@ from openmps.kernels.random import MPSMatrixRandomMTGP32, MPSMatrixRandomPhilox
 from openmps.kernels.recurrent.image_inference import MPSRNNImageInferenceLayer
 from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer
 from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
-from openmps.types import MPSDataType
+from openmps.metal.texture_descriptor import MTLTextureDescriptor
+from openmps.types import MPSDataType, MTLPixelFormat
 from recurrent_layers import empty, run
 from recurrent_layers import matrices as listed
 from samples.batch_normalization import ChannelSource, rows
-from samples.image_filters import FILTERS
+from samples.image_filters import FILTERS, PYRAMIDS
 from samples.matrix import FIRST_OF_KIND
 
 Array = np.ndarray
@@ -157,6 +159,22 @@ def guided(bench: Bench, kernel: Any) -> list[Array]:
     return [numbers(found), numbers(made)]
 
 
+def levelled(bench: Bench, kernel: Any) -> list[Array]:
+    """All levels of a texture, or their differences."""
+    descriptor = MTLTextureDescriptor.texture_2d_descriptor(MTLPixelFormat.R32_FLOAT, 8, 6, True)
+    source, result = (bench.device.new_texture(descriptor) for _ in range(2))
+    for level in range(source.mipmap_level_count):
+        rows, columns = max(1, 6 >> level), max(1, 8 >> level)
+        source.replace_region(None, level, drawn(f"level {level}", (rows, columns, 1)).astype(np.float32))
+    command_buffer = bench.command_buffer()
+    if isinstance(kernel, MPSImageGaussianPyramid):
+        result = kernel.encode(command_buffer, in_place_texture=source)
+    else:
+        kernel.encode(command_buffer, source, result)
+    finish(command_buffer)
+    return [result.numpy(level) for level in range(result.mipmap_level_count)]
+
+
 def _picture() -> Array:
     return np.abs(drawn("picture", (1, 3, 5, 4))) % 1.0
 
@@ -251,6 +269,7 @@ EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     **dict.fromkeys(FILTERS, filtered),
     **dict.fromkeys((MPSImageHistogram, MPSImageNormalizedHistogram), counted),
     MPSImageGuidedFilter: guided,
+    **dict.fromkeys(PYRAMIDS, levelled),
     **dict.fromkeys((MPSImageHistogramEqualization, MPSImageHistogramSpecification), transformed),
     MPSImageCopyToMatrix: copied_to_matrix,
     MPSMatrixCopyToImage: copied_to_image,

@@ -88,7 +88,7 @@ PROGRAMS = {
     "nothing": Program("import openmps", 1, ENGINE),
     "a struct": Program("import openmps; openmps.MPSSize(1, 1, 1)", 10, {"torch"}),
     "a kernel": Program(KERNEL, 105, {*ABOVE_KERNELS, "openmps.ops.rewrite", "openmps.ops.convolution", "rich"}),
-    "a graph": Program(GRAPH, 291, {*ABOVE_GRAPHS, "rich"}),
+    "a graph": Program(GRAPH, 292, {*ABOVE_GRAPHS, "rich"}),
     "a training run": Program(TRAINING, 374, {*MODELS, "openmps.debug", "rich"}),
     "a file of weights": Program(WEIGHTS, 22, {*MODELS, "openmps.metal", "openmps.ops", "rich"}),
     "--help": Program(HELP.format(arguments=["--help"]), 30, {*ENGINE, "rich"}),

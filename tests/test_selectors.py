@@ -83,6 +83,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "buffer": lambda: CPU.new_buffer(length=4096),
     "buffer_size": lambda: 64,
     "buffer_sizes": lambda: [4, 8],
+    "center_weight": lambda: 0.5,
     "channel_format": lambda: FLOAT32,
     "classes_loss_type": lambda: TYPE.HINGE,
     "cnn_convolution_descriptor": lambda: mps.MPSCNNConvolutionDescriptor(1, 1, 4, 2),
@@ -252,7 +253,12 @@ FOR_CLASS: dict[tuple[str, str], Callable[[], Any]] = {
     ("MPSTemporaryVector", "descriptor"): lambda: mps.MPSVectorDescriptor(6),
     ("MPSMatrix", "descriptor"): lambda: mps.MPSMatrixDescriptor(3, 4),
     ("MPSCNNYOLOLoss", "loss_descriptor"): lambda: mps.MPSCNNYOLOLossDescriptor(*[TYPE.HUBER] * 4, SUM, [1.0, 2.0]),
-    ("MPSImageConvolution", "weights"): lambda: [0.5] * 15,
+    **{
+        (kind, "weights"): lambda: [0.5] * 15
+        for kind in ("MPSImageConvolution", *(f"MPSImage{each}Pyramid" for each in ("", "Gaussian", "Laplacian")))
+    },
+    ("MPSImageLaplacianPyramidSubtract", "weights"): lambda: [0.5] * 15,
+    ("MPSImageLaplacianPyramidAdd", "weights"): lambda: [0.5] * 15,
     ("MPSImage", "feature_channels"): lambda: 4,
     ("MPSTemporaryImage", "feature_channels"): lambda: 4,
     ("MPSCNNBinaryConvolution", "flags"): lambda: mps.MPSCNNBinaryConvolutionFlags.USE_BETA_SCALING,

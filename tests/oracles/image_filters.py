@@ -232,3 +232,28 @@ def guided(p: np.ndarray, guide: np.ndarray, weights: np.ndarray, diameter: int,
         a = np.linalg.solve(spread, (values * w) @ target - mean * mean_of_p)
         found[:, y, i] = [*a, mean_of_p - a @ mean]
     return np.stack([_windowed_mean(each, np.ones(p.shape), diameter) for each in found])
+
+
+def decimate(x: np.ndarray, weights: np.ndarray, size: tuple[int, ...], edge: int) -> np.ndarray:
+    """Of [rows, columns]: the window around every second pixel."""
+    (height, width), (rows, columns) = weights.shape, size
+    taps = gather(x[None, None], Axis(rows, height, 2), Axis(columns, width, 2), edge)
+    return correlate(taps, weights)[0, 0]
+
+
+def expand(x: np.ndarray, weights: np.ndarray, size: tuple[int, ...], edge: int) -> np.ndarray:
+    """Of [rows, columns]: pixels at even places of a picture of this size, zeros elsewhere, and the window's sums."""
+    result, reach = np.zeros(size), (weights.shape[0] // 2, weights.shape[1] // 2)
+    for y, i in np.ndindex(*size):
+        for v, u in np.ndindex(weights.shape):
+            at = y + v - reach[0], i + u - reach[1]
+            if at[0] % 2 or at[1] % 2:
+                continue
+            inside = [0 <= place < length for place, length in zip(at, size, strict=True)]
+            sample = [place // 2 for place in at]
+            missing = [is_in and s >= n for is_in, s, n in zip(inside, sample, x.shape, strict=True)]
+            if any(missing) or (edge == 0 and not all(inside)):
+                continue
+            near = [min(max(s, 0), n - 1) for s, n in zip(sample, x.shape, strict=True)]
+            result[y, i] += weights[v, u] * x[near[0], near[1]]
+    return result

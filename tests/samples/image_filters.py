@@ -24,6 +24,7 @@ from openmps.kernels.image_filters import (
     integral,
     median,
     morphology,
+    pyramid,
     reduction,
     statistics,
     threshold,
@@ -468,6 +469,15 @@ ALL_FILTERS = [sample for samples in FILTERS.values() for sample in samples]
 GUIDED: dict[type[MPSKernel], Callable[[MTLDevice], Any]] = {
     guided_filter.MPSImageGuidedFilter: lambda device: guided_filter.MPSImageGuidedFilter(device, 3)
 }
+
+PYRAMIDS: dict[type[MPSKernel], Callable[[MTLDevice], Any]] = {
+    pyramid.MPSImageGaussianPyramid: pyramid.MPSImageGaussianPyramid,
+    pyramid.MPSImageLaplacianPyramidSubtract: pyramid.MPSImageLaplacianPyramidSubtract,
+    pyramid.MPSImageLaplacianPyramidAdd: lambda device: pyramid.MPSImageLaplacianPyramidAdd(
+        device, 1, 3, [0.5, 1, 0.25]
+    ),
+}
+"""Pyramids, whose levels are those of textures."""
 
 HISTOGRAMS: dict[type[MPSKernel], Callable[[MTLDevice], Any]] = {
     kind: partial(_with_info, kind)

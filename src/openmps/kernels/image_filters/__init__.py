@@ -28,6 +28,11 @@ from openmps.kernels.image_filters.morphology import MPSImageAreaMax as MPSImage
 from openmps.kernels.image_filters.morphology import MPSImageAreaMin as MPSImageAreaMin
 from openmps.kernels.image_filters.morphology import MPSImageDilate as MPSImageDilate
 from openmps.kernels.image_filters.morphology import MPSImageErode as MPSImageErode
+from openmps.kernels.image_filters.pyramid import MPSImageGaussianPyramid as MPSImageGaussianPyramid
+from openmps.kernels.image_filters.pyramid import MPSImageLaplacianPyramid as MPSImageLaplacianPyramid
+from openmps.kernels.image_filters.pyramid import MPSImageLaplacianPyramidAdd as MPSImageLaplacianPyramidAdd
+from openmps.kernels.image_filters.pyramid import MPSImageLaplacianPyramidSubtract as MPSImageLaplacianPyramidSubtract
+from openmps.kernels.image_filters.pyramid import MPSImagePyramid as MPSImagePyramid
 from openmps.kernels.image_filters.reduction import MPSImageReduceColumnMax as MPSImageReduceColumnMax
 from openmps.kernels.image_filters.reduction import MPSImageReduceColumnMean as MPSImageReduceColumnMean
 from openmps.kernels.image_filters.reduction import MPSImageReduceColumnMin as MPSImageReduceColumnMin
