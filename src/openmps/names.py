@@ -7,12 +7,12 @@ import openmps.debug as debug  # noqa: F401  # pyright: ignore[reportUnusedImpor
 import openmps.formats as formats  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import openmps.training as training  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from openmps.convention import conventions as conventions
-from openmps.core.array import (
+from openmps.core.ndarray import (
     MPSNDArray as MPSNDArray,
     MPSNDArrayAllocator as MPSNDArrayAllocator,
     MPSTemporaryNDArray as MPSTemporaryNDArray,
 )
-from openmps.core.array_descriptor import MPSNDArrayDescriptor as MPSNDArrayDescriptor
+from openmps.core.ndarray_descriptor import MPSNDArrayDescriptor as MPSNDArrayDescriptor
 from openmps.core.image.batch import (
     MPSImageBatch as MPSImageBatch,
     MPSImageBatchIncrementReadCount as MPSImageBatchIncrementReadCount,

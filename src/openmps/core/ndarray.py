@@ -9,13 +9,13 @@ from typing import Any, Protocol, Self, overload, runtime_checkable
 import torch
 
 from openmps.checks import Shown, number, of_kind
-from openmps.core import array_bytes, array_exchange
-from openmps.core.array_descriptor import MPSNDArrayDescriptor
+from openmps.core import ndarray_bytes, ndarray_exchange
 from openmps.core.elements import Elements, ElementsShape
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel.arguments import member
-from openmps.core.kernel.array_copies import ArrayCopy, SeenElements
+from openmps.core.kernel.ndarray_copies import ArrayCopy, SeenElements
 from openmps.core.lifetime import TemporaryCounts, check_device, check_is_device, check_is_open
+from openmps.core.ndarray_descriptor import MPSNDArrayDescriptor
 from openmps.core.stored_elements import BufferMemory, StoredElements, TemporaryElements
 from openmps.core.vector_descriptor import TORCH_TYPES
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -222,7 +222,7 @@ class MPSNDArray(StoredElements):
         elements are 0, and of elements in one place one stays.
         """
         array = self.numpy()
-        return array if stride_bytes is None else array_bytes.to_strided(self.name, array, stride_bytes)
+        return array if stride_bytes is None else ndarray_bytes.to_strided(self.name, array, stride_bytes)
 
     def write_bytes(self, buffer: Any, stride_bytes: Sequence[int] | None = None) -> None:
         """Store elements: an array of `shape`, or flat, or raw bytes; or bytes as `read_bytes` gives with distances.
@@ -234,9 +234,9 @@ class MPSNDArray(StoredElements):
         wait_until_written(self.name, "write_bytes", self.regions())
         dtype = DATA_TYPE_DTYPES[self.data_type]
         if stride_bytes is None:
-            array = array_bytes.packed(self.name, buffer, self.shape, dtype)
+            array = ndarray_bytes.packed(self.name, buffer, self.shape, dtype)
         else:
-            array = array_bytes.from_strided(self.name, buffer, self.shape, dtype, stride_bytes)
+            array = ndarray_bytes.from_strided(self.name, buffer, self.shape, dtype, stride_bytes)
         self.memory().copy_(torch.from_numpy(array.copy()))
         mark_written(self.regions())
 
@@ -262,11 +262,11 @@ class MPSNDArray(StoredElements):
         """
         if _is_to_buffer(self.name, "to_buffer", to_buffer, "to_images", to_images):
             given = to_buffer, destination_data_type, 0 if offset is None else offset, row_strides
-            array_exchange.export_to_buffer(self, command_buffer, *given)
+            ndarray_exchange.export_to_buffer(self, command_buffer, *given)
         else:
             _check_none(self.name, destination_data_type=destination_data_type, row_strides=row_strides)
             at = _START if offset is None else offset
-            array_exchange.export_to_images(self, command_buffer, to_images, at)
+            ndarray_exchange.export_to_images(self, command_buffer, to_images, at)
 
     def import_data(
         self,
@@ -281,11 +281,11 @@ class MPSNDArray(StoredElements):
         """Record a copy of a buffer's elements, or of a part of images, to this array; otherwise as `export_data`."""
         if _is_to_buffer(self.name, "from_buffer", from_buffer, "from_images", from_images):
             given = from_buffer, source_data_type, 0 if offset is None else offset, row_strides
-            array_exchange.import_from_buffer(self, command_buffer, *given)
+            ndarray_exchange.import_from_buffer(self, command_buffer, *given)
         else:
             _check_none(self.name, source_data_type=source_data_type, row_strides=row_strides)
             at = _START if offset is None else offset
-            array_exchange.import_from_images(self, command_buffer, from_images, at)
+            ndarray_exchange.import_from_images(self, command_buffer, from_images, at)
 
 
 class MPSTemporaryNDArray(TemporaryElements, MPSNDArray):

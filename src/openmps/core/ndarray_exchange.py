@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from openmps.checks import is_whole, of_kind
-from openmps.core.array_bytes import whole_strides
-from openmps.core.array_descriptor import element_type
 from openmps.core.elements import Elements, ElementsShape
 from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Target
-from openmps.core.kernel.array_copies import TO_ARRAY, TO_PIXELS, ArrayCopy, PartOfImages, SeenElements
+from openmps.core.kernel.ndarray_copies import TO_ARRAY, TO_PIXELS, ArrayCopy, PartOfImages, SeenElements
+from openmps.core.ndarray_bytes import whole_strides
+from openmps.core.ndarray_descriptor import element_type
 from openmps.core.stored_elements import StoredElements
 from openmps.core.vector_descriptor import element_bytes
 from openmps.errors import MPSArgumentError
