@@ -4,6 +4,5 @@ from __future__ import annotations
 
 ABSENT = {
     "MPSNDArrayMatrixMultiplication": ["fresh alpha and beta 1 (A, J)"],
-    "MPSImageGaussianPyramid": ["5x5 by default (A)"],
 }  # fmt: skip
 """What is known of each class, in words; the numbers are with the sources."""

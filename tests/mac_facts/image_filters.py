@@ -23,6 +23,11 @@ def _laplacian(**properties: Any) -> np.ndarray:
     return encoded(set_up(mps.MPSImageLaplacian(DEVICE), **properties), image(SIXTEEN))
 
 
+def _pyramid_window() -> np.ndarray:
+    pyramid = mps.MPSImageGaussianPyramid(DEVICE)
+    return row(pyramid.kernel_width, pyramid.kernel_height)
+
+
 FACTS = [
     Fact("image-add", "a fresh sum", "A", row(11, 22, 33, 44), _sum),
     Fact("image-add-scale", "its primaryScale of 2", "A", row(12, 24, 36, 48), lambda: _sum(primary_scale=2.0)),
@@ -35,4 +40,5 @@ FACTS = [
         row(*COLOURS[..., :3].ravel()),
         lambda: encoded(mps.MPSImageConversion(DEVICE), image(COLOURS)).reshape(-1, 4)[:, :3].ravel(),
     ),
+    Fact("pyramid-window", "a Gaussian pyramid's window", "A", row(5, 5), _pyramid_window),
 ]
