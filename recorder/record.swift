@@ -111,9 +111,13 @@ struct Numbers {
   }
 }
 
+/// Data sources of a graph's convolutions, in the order of its nodes.
+final class Layers { var sources: [Weights] = [] }
+
 /// The arguments of an initializer by their names.
 struct Arguments {
   let all: [String: JSON], device: MTLDevice
+  var layers: Layers? = nil
 
   func json(_ name: String) throws -> JSON {
     guard let found = all[name] else { throw Unsupported(why: "an initializer without \(name)") }
@@ -142,7 +146,11 @@ struct Arguments {
     let found = try ints(name, in: "coordinate")
     return MPSImageCoordinate(x: found[0], y: found[1], channel: found[2])
   }
-  func weights(_ name: String = "weights") throws -> Weights { try Weights(try json(name), device) }
+  func weights(_ name: String = "weights") throws -> Weights {
+    let made = try Weights(try json(name), device)
+    layers?.sources.append(made)
+    return made
+  }
   func neuron(_ name: String = "neuronDescriptor") throws -> MPSNNNeuronDescriptor { try neuronOf(try json(name)) }
 }
 
@@ -190,6 +198,8 @@ func kept<Number>(_ values: [Number]) -> UnsafeMutablePointer<Number> {
 final class Weights: NSObject, MPSCNNConvolutionDataSource {
   private let made: MPSCNNConvolutionDescriptor, kind: MPSDataType
   private let numbers: UnsafeMutableRawPointer, biases: UnsafeMutablePointer<Float>?
+  /// The state that a training graph in the CPU's style has shown.
+  private(set) var shown: MPSCNNConvolutionGradientState?
 
   init(_ given: JSON, _ device: MTLDevice) throws {
     guard let descriptor = given["descriptor"] else { throw Unsupported(why: "weights without a descriptor") }
@@ -220,6 +230,12 @@ final class Weights: NSObject, MPSCNNConvolutionDataSource {
 
   func dataType() -> MPSDataType { kind }
   func descriptor() -> MPSCNNConvolutionDescriptor { made }
+  func update(
+    with gradientState: MPSCNNConvolutionGradientState, sourceState: MPSCNNConvolutionWeightsAndBiasesState
+  ) -> Bool {
+    shown = gradientState
+    return true
+  }
   func weights() -> UnsafeMutableRawPointer { numbers }
   func biasTerms() -> UnsafeMutablePointer<Float>? { biases }
   func load() -> Bool { true }
@@ -646,6 +662,22 @@ func image(_ given: JSON, _ device: MTLDevice, shape: [Int]? = nil) throws -> MP
   return made
 }
 
+/// Float32 images of [images, height, width, channels].
+func batch(_ given: JSON, _ device: MTLDevice) throws -> [MPSImage] {
+  try parts(given).map { values, shape in
+    let made = empty(device, shape[1], shape[0], shape[2])
+    values.withUnsafeBytes { made.writeBytes($0.baseAddress!, dataLayout: layout, imageIndex: 0) }
+    return made
+  }
+}
+
+/// The arrays of each image of a batch.
+func parts(_ given: JSON) throws -> [([Float], [Int])] {
+  let numbers = try Numbers(given), shape = Array(numbers.shape.dropFirst()), count = shape.reduce(1, *)
+  guard shape.count == 3 else { throw Unsupported(why: "a batch of \(numbers.shape.count) axes") }
+  return (0..<numbers.shape[0]).map { (Array(numbers.values[($0 * count)..<(($0 + 1) * count)]), shape) }
+}
+
 /// Half precision bits as a number.
 func widened(_ bits: UInt16) -> Float {
   let (sign, exponent, fraction) = (bits >> 15, Int(bits >> 10 & 31), Float(bits & 1023))
@@ -658,7 +690,18 @@ func widened(_ bits: UInt16) -> Float {
 
 /// [height, width, channels], behind the number of images where there are several.
 func pixels(_ image: MPSImage) throws -> JSON {
-  let one = [image.height, image.width, image.featureChannels], count = one.reduce(1, *)
+  let one = [image.height, image.width, image.featureChannels], found = try numbers(image)
+  return .of(image.numberOfImages == 1 ? one : [image.numberOfImages] + one, found)
+}
+
+/// [images, height, width, channels].
+func pixels(of batch: [MPSImage]) throws -> JSON {
+  let one = batch[0]
+  return .of([batch.count, one.height, one.width, one.featureChannels], try batch.flatMap(numbers))
+}
+
+func numbers(_ image: MPSImage) throws -> [Float] {
+  let count = image.height * image.width * image.featureChannels
   let form = image.featureChannelFormat
   var found: [Float] = []
   for index in 0..<image.numberOfImages {
@@ -674,7 +717,7 @@ func pixels(_ image: MPSImage) throws -> JSON {
     default: throw Unsupported(why: "a result of another format")
     }
   }
-  return .of(image.numberOfImages == 1 ? one : [image.numberOfImages] + one, found)
+  return found
 }
 
 // --- one case ---------------------------------------------------------------------------------------------------------
@@ -734,6 +777,12 @@ func forward(_ kernel: MPSKernel, _ given: JSON, _ sources: [MPSImage], _ comman
   }
 }
 
+func lossData(_ values: [Float], _ shape: [Int]) -> MPSCNNLossDataDescriptor? {
+  MPSCNNLossDataDescriptor(
+    data: values.withUnsafeBytes { Data($0) }, layout: layout,
+    size: MTLSize(width: shape[1], height: shape[0], depth: shape[2]))
+}
+
 /// A loss, or the gradient of one.
 func lost(_ kernel: MPSKernel, _ given: JSON, _ sources: [MPSImage], _ commandBuffer: MTLCommandBuffer) throws
   -> Encoded
@@ -742,10 +791,8 @@ func lost(_ kernel: MPSKernel, _ given: JSON, _ sources: [MPSImage], _ commandBu
   func labels() throws -> MPSCNNLossLabels {
     guard let size = given["lossImageSize"]?.list?.compactMap(\.int) else { throw Unsupported(why: "labels") }
     func data(_ given: JSON) throws -> MPSCNNLossDataDescriptor? {
-      let numbers = try Numbers(given), shape = numbers.shape
-      return MPSCNNLossDataDescriptor(
-        data: numbers.values.withUnsafeBytes { Data($0) }, layout: layout,
-        size: MTLSize(width: shape[1], height: shape[0], depth: shape[2]))
+      let numbers = try Numbers(given)
+      return lossData(numbers.values, numbers.shape)
     }
     guard let described = try data(given["labels"] ?? .null) else { throw Unsupported(why: "labels") }
     return MPSCNNLossLabels(
@@ -932,6 +979,9 @@ func node(_ name: String, _ a: Arguments, _ read: (JSON) throws -> MPSNNImageNod
     return try arithmeticNode(name, try read(try a.json("leftSource")), try read(try a.json("rightSource")))
   }
   let source = try read(try a.json("source"))
+  if name == "MPSCNNLossNode" {
+    return MPSCNNLossNode(source: source, lossDescriptor: try lossOf(try a.json("lossDescriptor")))
+  }
   if let found = try plainNode(name, source) ?? windowNode(name, a, source) ?? layerNode(name, a, source) {
     return found
   }
@@ -1049,6 +1099,16 @@ func layerNode(_ name: String, _ a: Arguments, _ source: MPSNNImageNode) throws 
     return MPSCNNUpsamplingBilinearNode(
       source: source, integerScaleFactorX: try a.int("integerScaleFactorX"),
       integerScaleFactorY: try a.int("integerScaleFactorY"), alignCorners: try a.flag("alignCorners"))
+  case "MPSCNNBinaryConvolutionNode":
+    let data = try a.weights(), (kind, flags) = try binaryForm(a), terms = try binaryTerms(a)
+    return MPSCNNBinaryConvolutionNode(
+      source: source, weights: data, outputBiasTerms: terms[0], outputScaleTerms: terms[1], inputBiasTerms: terms[2],
+      inputScaleTerms: terms[3], type: kind, flags: flags)
+  case "MPSCNNBinaryFullyConnectedNode":
+    let data = try a.weights(), (kind, flags) = try binaryForm(a), terms = try binaryTerms(a)
+    return MPSCNNBinaryFullyConnectedNode(
+      source: source, weights: data, outputBiasTerms: terms[0], outputScaleTerms: terms[1], inputBiasTerms: terms[2],
+      inputScaleTerms: terms[3], type: kind, flags: flags)
   case "MPSNNGramMatrixCalculationNode":
     return MPSNNGramMatrixCalculationNode(source: source, alpha: try a.float("alpha"))
   default: return nil
@@ -1075,12 +1135,13 @@ func neuronNode(_ name: String, _ a: Arguments, _ source: MPSNNImageNode) throws
   throw Unsupported(why: "the class \(name)")
 }
 
-func graphAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) throws -> JSON {
-  let arrays = given["sources"]?.list ?? []
-  let sources = arrays.indices.map { MPSNNImageNode(handle: Handle($0)) }
+/// The nodes of a graph, and the data sources of its convolutions.
+func nodesOf(_ given: JSON, _ device: MTLDevice) throws -> ([MPSNNFilterNode], [Weights]) {
+  let sources = (given["sources"]?.list ?? []).indices.map { MPSNNImageNode(handle: Handle($0)) }
   var nodes: [MPSNNFilterNode] = []
+  let layers = Layers()
   for each in given["nodes"]?.list ?? [] {
-    let arguments = Arguments(all: each["arguments"]?.names ?? [:], device: device)
+    let arguments = Arguments(all: each["arguments"]?.names ?? [:], device: device, layers: layers)
     let made = try node(each["class"]?.text ?? "", arguments) { image in
       if let place = image["source"]?.int { return sources[place] }
       if let place = image["node"]?.int { return nodes[place].resultImage }
@@ -1089,6 +1150,11 @@ func graphAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) t
     for (name, value) in each["properties"]?.names ?? [:] { try set(made, name, value) }
     nodes.append(made)
   }
+  return (nodes, layers.sources)
+}
+
+func graphAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) throws -> JSON {
+  let arrays = given["sources"]?.list ?? [], (nodes, _) = try nodesOf(given, device)
   guard let last = nodes.last,
     let graph = MPSNNGraph(device: device, resultImage: last.resultImage, resultImageIsNeeded: true),
     let commandBuffer = queue.makeCommandBuffer()
@@ -1113,6 +1179,42 @@ func graphAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) t
   return answer(values, nodes)
 }
 
+/// A training graph over one batch: its layers, in the CPU's style, are shown gradients when all is computed.
+func trainingAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) throws -> JSON {
+  let (nodes, layers) = try nodesOf(given, device)
+  guard let end = nodes.last?.trainingGraph(withSourceGradient: nil, nodeHandler: nil)?.first,
+    let graph = MPSNNGraph(device: device, resultImage: end.resultImage, resultImageIsNeeded: true),
+    let form = given["format"]?.int.flatMap({ MPSImageFeatureChannelFormat(rawValue: numericCast($0)) }),
+    let size = given["lossImageSize"]?.list?.compactMap(\.int), let source = given["sources"]?.list?.first,
+    let commandBuffer = queue.makeCommandBuffer()
+  else { throw Unsupported(why: "a training graph that is not made") }
+  graph.format = form
+  graph.destinationImageAllocator = MPSImage.defaultAllocator()
+  let labels: [MPSCNNLossLabels] = try parts(given["labels"] ?? .null).map { values, shape in
+    guard let described = lossData(values, shape) else { throw Unsupported(why: "labels") }
+    return MPSCNNLossLabels(
+      device: device, lossImageSize: MTLSize(width: size[0], height: size[1], depth: size[2]),
+      labelsDescriptor: described, weightsDescriptor: nil)
+  }
+  let images = try batch(source, device)
+  guard let result = graph.encodeBatch(to: commandBuffer, sourceImages: [images], sourceStates: [labels]) else {
+    throw Unsupported(why: "a graph without a result")
+  }
+  for each in result + labels.map({ $0.lossImage() }) { each.synchronize(on: commandBuffer) }
+  try finish(commandBuffer)
+  var values: [String: JSON] = [:]
+  for name in names(given["read"]) {
+    switch name {
+    case "result": values[name] = try pixels(of: result)
+    case "loss": values[name] = try pixels(of: labels.map { $0.lossImage() })
+    case "gradientForWeights": values[name] = .list(try layers.map { try floats($0.shown?.gradientForWeights) })
+    case "gradientForBiases": values[name] = .list(try layers.map { try floats($0.shown?.gradientForBiases) })
+    default: throw Unsupported(why: "to read \(name) of a training graph")
+    }
+  }
+  return answer(values, nodes)
+}
+
 // --- the process of one case ------------------------------------------------------------------------------------------
 
 func devices() -> [MTLDevice] {
@@ -1129,6 +1231,7 @@ func answerOf(_ given: JSON, _ device: MTLDevice) -> JSON {
     switch given["kind"]?.text {
     case "kernel": return try kernelAnswer(given, device, queue)
     case "graph": return try graphAnswer(given, device, queue)
+    case "training": return try trainingAnswer(given, device, queue)
     case "object": return try objectAnswer(given, device)
     case "random": return try randomAnswer(given, device, queue)
     case "spacing": return try spacingAnswer(given)
@@ -1277,6 +1380,7 @@ func recordAll(_ program: String) throws {
   let folder = NSTemporaryDirectory() + "/openmps-record-\(getpid())"
   try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
   defer { try? FileManager.default.removeItem(atPath: folder) }
+  guard !devices().isEmpty else { throw Failure("Metal has no GPU here: some virtual machines have none") }
   for (index, device) in devices().enumerated() {
     let recorder = Recorder(program: program, folder: folder, index: index)
     var written: [String: JSON] = ["format": .int(1), "list": document["digest"] ?? .null]

@@ -26,6 +26,10 @@ _STRIDE = "strideInPixelsX:Int strideInPixelsY:Int"
 _DILATION = "dilationRateX:Int dilationRateY:Int"
 _FACTORS = "integerScaleFactorX:Int integerScaleFactorY:Int"
 _DROPOUT = "keepProbability:Float seed:Int maskStrideInPixels:MTLSize"
+_BINARY_FORM = (
+    "{0}:Weights outputBiasTerms:Outputs outputScaleTerms:Outputs inputBiasTerms:Inputs inputScaleTerms:Inputs "
+    "type:Type flags:Flags"
+)
 _UNARY, _BINARY, _GRADIENT = "MPSCNNKernel", "MPSCNNBinaryKernel", "MPSCNNGradientKernel"
 _REDUCTIONS = [
     *(
@@ -79,9 +83,7 @@ KERNELS: tuple[tuple[str, str, str], ...] = (
     ("MPSNNResizeBilinear", _UNARY, "resizeWidth:Int resizeHeight:Int alignCorners:Bool"),
     ("MPSNNCropAndResizeBilinear", _UNARY, "resizeWidth:Int resizeHeight:Int numberOfRegions:Int regions:Parts"),
     ("MPSNNLocalCorrelation", "MPSNNReduceBinary", "windowInX:Int windowInY:Int strideInX:Int strideInY:Int"),
-    ("MPSCNNBinaryConvolution MPSCNNBinaryFullyConnected", _UNARY,
-     "convolutionData:Weights outputBiasTerms:Outputs outputScaleTerms:Outputs inputBiasTerms:Inputs "
-     "inputScaleTerms:Inputs type:Type flags:Flags"),
+    ("MPSCNNBinaryConvolution MPSCNNBinaryFullyConnected", _UNARY, _BINARY_FORM.format("convolutionData")),
     ("MPSNNForwardLoss", "ForwardLoss", "lossDescriptor:Loss"),
     ("MPSNNLossGradient", "LossGradient", "lossDescriptor:Loss"),
     ("MPSCNNLoss", "LabelledLoss", "lossDescriptor:Loss"),
@@ -110,6 +112,8 @@ _NODES: tuple[tuple[str, str], ...] = (
     ("MPSCNNUpsamplingNearestNode", f"source {_FACTORS}"),
     ("MPSCNNUpsamplingBilinearNode", f"source {_FACTORS} alignCorners:Bool"),
     ("MPSNNGramMatrixCalculationNode", "source alpha:Float"),
+    ("MPSCNNLossNode", "source lossDescriptor:Loss"),
+    ("MPSCNNBinaryConvolutionNode MPSCNNBinaryFullyConnectedNode", f"source {_BINARY_FORM.format('weights')}"),
     (" ".join(f"MPSCNNNeuron{name}Node" for name in (
         "ReLU ReLUN ELU HardSigmoid SoftPlus TanH Power Exponential Logarithm Linear".split())), "source"),
 )  # fmt: skip
@@ -128,8 +132,8 @@ _TYPES: Mapping[str, tuple[str, str]] = {
     "Instance": ("MPSCNNInstanceNormalizationDataSource", "rows({0}, {0}.numberOfFeatureChannels)"),
     "Group": ("MPSCNNGroupNormalizationDataSource", "rows({0}, {0}.numberOfFeatureChannels, {0}.numberOfGroups)"),
     "Parts": ("UnsafePointer<MPSRegion>", "parts({0}, numberOfRegions)"),
-    "Outputs": ("UnsafePointer<Float>?", 'row({0}, convolutionData, "outputFeatureChannels")'),
-    "Inputs": ("UnsafePointer<Float>?", 'row({0}, convolutionData, "inputFeatureChannels")'),
+    "Outputs": ("UnsafePointer<Float>?", 'row({0}, {1}, "outputFeatureChannels")'),
+    "Inputs": ("UnsafePointer<Float>?", 'row({0}, {1}, "inputFeatureChannels")'),
     "Type": ("MPSCNNBinaryConvolutionType", "Int({0}.rawValue)"),
     "Flags": ("MPSCNNBinaryConvolutionFlags", "Int({0}.rawValue)"),
     "Edge": ("MPSImageEdgeMode", "Int({0}.rawValue)"),
@@ -139,7 +143,7 @@ _TYPES: Mapping[str, tuple[str, str]] = {
     "Floats": ("UnsafePointer<Float>",
                "array([count], Array(UnsafeBufferPointer(start: {0}, count: count)))"),
 }  # fmt: skip
-"""Swift's type of an argument, and how a case has it."""
+"""Swift's type of an argument, and how a case has it; ``{1}`` is the data source of a convolution's terms."""
 
 
 def _classes() -> Iterator[str]:
@@ -168,11 +172,13 @@ def _of_images(form: str) -> str:
 def _initializer(first: str, form: str, behind: str) -> str:
     pairs = [each.split(":") for each in form.split()]
     taken = "".join(f", {label}: {_TYPES[kind][0]}" for label, kind in pairs)
-    noted = "".join(f'    given["{label}"] = {_TYPES[kind][1].format(label)}\n' for label, kind in pairs)
+    data = next((label for label, kind in pairs if kind == "Weights"), "")
+    noted = "".join(f'    given["{label}"] = {_TYPES[kind][1].format(label, data)}\n' for label, kind in pairs)
     keyword = "var" if pairs else "let"
+    kept = f"    dataSource = {data}\n" if data and behind else ""
     return (
         f"  public init({first}{taken}) {{\n    {keyword} given: Entry = [:]\n{noted}"
-        f"    super.init(given{behind})\n  }}\n"
+        f"    super.init(given{behind})\n{kept}  }}\n"
     )
 
 
@@ -186,7 +192,7 @@ def built(folder: Path) -> Path:
                  "-o", f"lib{module}.a")  # fmt: skip
     text = re.sub(r"@objc\([^)]*\) ", "", RECORDER.read_text())  # names for Objective-C
     (folder / "main.swift").write_text(text)
-    _compile(folder, "-suppress-warnings", "-swift-version", "5", "-I", ".", "-L", ".", "-lMetalPerformanceShaders",
+    _compile(folder, "-suppress-warnings", "-swift-version", "6", "-I", ".", "-L", ".", "-lMetalPerformanceShaders",
              "-lMetal", "main.swift", "-o", "recorder")  # fmt: skip
     return folder / "recorder"
 

@@ -10,6 +10,7 @@ from typing import Any
 import conformance_cases
 import numpy as np
 import pytest
+import torch
 from conformance_list import facts, nodes, questions
 from conformance_list.describe import _LEFT_OUT, _differs, described, drawn
 from conformance_list.kernels import OURS
@@ -97,6 +98,42 @@ def test_an_answer_is_that_of_the_kernel(name: str) -> None:
     expected = run(Bench(CPU), sample.make(CPU), sources)
     found = answer_of(LIST.cases[f"kernel: {name}"], CPU)["values"]["result"]
     assert np.array_equal(np.reshape(found["numbers"], found["shape"]), expected[0].transpose(1, 2, 0))
+
+
+def _trained(entry: Mapping[str, Any], forward: Any) -> dict[str, list[torch.Tensor]]:
+    """Gradients of the summed squares, by autograd: of the source, weights (OHWI) and biases."""
+    layers = [each["arguments"]["weights"] for each in entry["nodes"] if "weights" in each["arguments"]]
+    arrays = [[array_of(each[name]) for each in layers] for name in ("weights", "biases")]
+    source = torch.from_numpy(array_of(entry["sources"][0])).double().requires_grad_()
+    weights, biases = ([torch.from_numpy(each).double().requires_grad_() for each in part] for part in arrays)
+
+    def layer(place: int, x: torch.Tensor) -> torch.Tensor:
+        return torch.conv2d(x, weights[place].permute(0, 3, 1, 2), biases[place], padding=1)
+
+    y = forward(layer, source.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    (y - torch.from_numpy(array_of(entry["labels"]))).square().sum().backward()
+    gradients = {"result": [source], "gradientForWeights": weights, "gradientForBiases": biases}
+    return {name: [each.grad for each in part if each.grad is not None] for name, part in gradients.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "forward"),
+    [
+        ("a convolution, squares", lambda layer, x: layer(0, x)),
+        ("two convolutions, ReLU and pooling between",
+         lambda layer, x: layer(1, torch.max_pool2d(layer(0, x).relu(), 2))),
+        ("a convolution that two nodes read", lambda layer, x: (y := layer(0, x)) + layer(1, y)),
+    ],
+)  # fmt: skip
+def test_a_training_answer_is_what_autograd_gives(name: str, forward: Any) -> None:
+    case = LIST.cases[f"training: {name}"]
+    values = answer_of(case, CPU)["values"]
+    for read, wanted in _trained(case.entry, forward).items():
+        found = [values[read]] if read == "result" else values[read]
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            expected = other.numpy().reshape(-1)
+            assert np.abs(np.array(one["numbers"]) - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_drawn_numbers_are_different_and_exact() -> None:

@@ -19,6 +19,7 @@ from conformance_list.facts import controls, fact_cases, recordings  # noqa: E40
 from conformance_list.kernels import kernel_cases  # noqa: E402
 from conformance_list.nodes import node_cases  # noqa: E402
 from conformance_list.questions import question_cases  # noqa: E402
+from conformance_list.training import training_cases  # noqa: E402
 
 from openmps.conformance.cases import CASES_FILE, FORMAT  # noqa: E402
 from openmps.conformance.goldens import FOLDER, RECORDING  # noqa: E402
@@ -26,7 +27,7 @@ from openmps.conformance.goldens import FOLDER, RECORDING  # noqa: E402
 
 def documents() -> dict[Path, str]:
     """Every file, by its place."""
-    cases = [*fact_cases(), *question_cases(), *kernel_cases(), *node_cases()]
+    cases = [*fact_cases(), *question_cases(), *kernel_cases(), *node_cases(), *training_cases()]
     texts = [_text(each) for each in cases]
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     head = {"format": FORMAT, "digest": digest, "controls": controls()}

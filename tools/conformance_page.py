@@ -98,7 +98,7 @@ def _left_out() -> Iterator[str]:
     for kind, rows in parts.items():
         for name, why in rows.items():
             yield f"| {kind} `{name}` | {why} |"
-    yield "| training graphs, optimizers, states, temporary images | their words are not in the list yet |\n"
+    yield "| optimizers, states by themselves, temporary images | the list has no words for them |\n"
 
 
 def _vocabulary() -> Iterator[str]:

@@ -14,6 +14,7 @@ public protocol MTLCommandQueue: AnyObject {
 public protocol MTLCommandBuffer: AnyObject {
   var device: MTLDevice { get }
   var error: Error? { get }
+  func addCompletedHandler(_ block: @escaping (MTLCommandBuffer) -> Void)
   func commit()
   func waitUntilCompleted()
 }
@@ -51,10 +52,15 @@ final class Device: MTLDevice, MTLCommandQueue {
 final class CommandBuffer: MTLCommandBuffer {
   let device: MTLDevice
   let error: Error? = nil
-  private var isCommitted = false
+  private var isCommitted = false, handlers: [(MTLCommandBuffer) -> Void] = []
   init(_ device: MTLDevice) { self.device = device }
   func commit() { precondition(!isCommitted); isCommitted = true }
-  func waitUntilCompleted() { precondition(isCommitted) }
+  func addCompletedHandler(_ block: @escaping (MTLCommandBuffer) -> Void) { handlers.append(block) }
+  func waitUntilCompleted() {
+    precondition(isCommitted)
+    handlers.forEach { $0(self) }
+    handlers = []
+  }
 }
 
 public final class Buffer: MTLBuffer {

@@ -46,7 +46,7 @@ public struct MPSImageCoordinate {
   public init(x: Int, y: Int, channel: Int) { (self.x, self.y, self.channel) = (x, y, channel) }
 }
 
-public enum MPSDataLayout { case HeightxWidthxFeatureChannels }
+public enum MPSDataLayout: Sendable { case HeightxWidthxFeatureChannels }
 
 public enum MPSImageFeatureChannelFormat: UInt { case unorm8 = 1, unorm16, float16, float32 }
 
@@ -187,6 +187,7 @@ public final class MPSCNNConvolutionGradientState: MPSNNGradientState {
   public var gradientForWeights: MTLBuffer { buffer("gradientForWeights") }
   public var gradientForBiases: MTLBuffer { buffer("gradientForBiases") }
 }
+public final class MPSCNNConvolutionWeightsAndBiasesState: MPSState {}
 public final class MPSCNNInstanceNormalizationGradientState: MPSNNGradientState {
   public var gradientForGamma: MTLBuffer { buffer("gradientForGamma") }
   public var gradientForBeta: MTLBuffer { buffer("gradientForBeta") }
@@ -383,6 +384,9 @@ public protocol MPSCNNConvolutionDataSource: NSObjectProtocol {
   func biasTerms() -> UnsafeMutablePointer<Float>?
   func load() -> Bool
   func purge()
+  func update(
+    with gradientState: MPSCNNConvolutionGradientState, sourceState: MPSCNNConvolutionWeightsAndBiasesState
+  ) -> Bool
 }
 
 func entry(_ source: MPSCNNConvolutionDataSource) -> Entry {
@@ -460,7 +464,7 @@ public final class MPSCNNLossDataDescriptor: NSObject {
   }
 }
 
-public final class MPSCNNLossLabels: NSObject {
+public final class MPSCNNLossLabels: MPSState {
   let labels: Entry, weights: Entry?, size: [Int]
   var loss: MPSImage?
   public init(
@@ -469,6 +473,7 @@ public final class MPSCNNLossLabels: NSObject {
   ) {
     size = [lossImageSize.width, lossImageSize.height, lossImageSize.depth]
     (labels, weights) = (labelsDescriptor.entry, weightsDescriptor?.entry)
+    super.init([:])
   }
   public func lossImage() -> MPSImage { loss! }
 }
@@ -547,11 +552,21 @@ public final class MPSNNImageNode: NSObject {
 public class MPSNNFilterNode: Noted {
   public private(set) lazy var resultImage = MPSNNImageNode(of: self)
   var images: [String: [MPSNNImageNode]] = [:]
+  var dataSource: MPSCNNConvolutionDataSource?
   init(_ arguments: Entry, images: [String: [MPSNNImageNode]]) {
     self.images = images
     super.init(arguments)
   }
 }
+
+extension MPSNNFilterNode {
+  public func trainingGraph(withSourceGradient gradient: MPSNNImageNode?, nodeHandler: (() -> Void)?)
+    -> [MPSNNFilterNode]?
+  { [LastGradientNode([:], images: ["loss": [resultImage]])] }
+}
+
+/// The gradient node next to the source.
+final class LastGradientNode: MPSNNFilterNode {}
 
 public final class MPSNNConcatenationNode: MPSNNFilterNode {
   public init(sources: [MPSNNImageNode]) { super.init([:], images: ["sources": sources]) }
@@ -569,11 +584,13 @@ public final class MPSNNGraph: NSObject {
   public var format = MPSImageFeatureChannelFormat.float16
   public var destinationImageAllocator: MPSImageAllocator = Allocator()
   public var sourceStateHandles: [MPSHandle]? { [] }
-  private var nodes: [Entry] = [], made: [MPSNNFilterNode] = [], handles: [MPSHandle] = []
+  fileprivate var nodes: [Entry] = [], made: [MPSNNFilterNode] = []
+  private var handles: [MPSHandle] = []
 
   public init?(device: MTLDevice, resultImage: MPSNNImageNode, resultImageIsNeeded: Bool) {
     super.init()
-    add(resultImage.filter!)
+    let last = resultImage.filter!
+    add(last is LastGradientNode ? last.images["loss"]![0].filter! : last)
   }
 
   /// The nodes that a filter needs, and itself behind them.
@@ -607,6 +624,41 @@ public final class MPSNNGraph: NSObject {
       "read": ["result", "pixelFormat"],
     ])
     return MPSImage(found["result"], pixelFormat: found["pixelFormat"])
+  }
+}
+
+/// Arrays of one shape as one of them all.
+func stacked(_ entries: [Entry]) -> Entry {
+  ["shape": [entries.count] + whole(entries[0]["shape"]), "numbers": entries.flatMap { $0["numbers"] as! [Any] }]
+}
+
+func unstacked(_ value: Any?) -> [MPSImage] {
+  let found = value as! Entry, shape = whole(found["shape"]), all = found["numbers"] as! [Any]
+  let one = Array(shape.dropFirst()), count = one.reduce(1, *)
+  return (0..<shape[0]).map { MPSImage(["shape": one, "numbers": Array(all[($0 * count)..<(($0 + 1) * count)])]) }
+}
+
+extension MPSNNGraph {
+  /// A training graph's: layers in the CPU's style are shown gradients when the command buffer has completed.
+  public func encodeBatch(to commandBuffer: MTLCommandBuffer, sourceImages: [[MPSImage]], sourceStates: [[MPSState]]?)
+    -> [MPSImage]?
+  {
+    let labels = sourceStates![0] as! [MPSCNNLossLabels], names = ["gradientForWeights", "gradientForBiases"]
+    let found = asked([
+      "kind": "training", "nodes": nodes, "format": Int(format.rawValue),
+      "sources": sourceImages.map { stacked($0.map(\.entry)) }, "labels": stacked(labels.map(\.labels)),
+      "lossImageSize": labels[0].size, "read": ["result", "loss"] + names,
+    ])
+    for (each, loss) in zip(labels, unstacked(found["loss"])) { each.loss = loss }
+    let layers = made.filter { $0.dataSource != nil && ($0.properties["trainingStyle"] as? NSNumber)?.intValue == 1 }
+    commandBuffer.addCompletedHandler { _ in
+      for (place, layer) in layers.enumerated() {
+        let state = MPSCNNConvolutionGradientState([:])
+        for name in names { state.values[name] = (found[name] as! [Any])[place] }
+        _ = layer.dataSource!.update(with: state, sourceState: MPSCNNConvolutionWeightsAndBiasesState([:]))
+      }
+    }
+    return unstacked(found["result"])
   }
 }
 

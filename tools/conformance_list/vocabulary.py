@@ -7,8 +7,9 @@ from collections.abc import Mapping
 ENTRY: Mapping[str, str] = {
     "name": "how recordings call the case",
     "family": "the row of the page that it counts in",
-    "kind": "`kernel`: encode one kernel; `graph`: encode a graph of inference; `object`: make something and read its "
-    "properties; `random`: fill a matrix; `spacing`: the bytes from row to row that are advised for each of `columns`",
+    "kind": "`kernel`: encode one kernel; `graph`: encode a graph of inference; `training`: encode the training graph "
+    "of the last node, an MPSCNNLossNode, over a batch; `object`: make something and read its properties; `random`: "
+    "fill a matrix; `spacing`: the bytes from row to row that are advised for each of `columns`",
     "classes": "the classes that are asked; an answer says which have answered",
     "questions": "conventions that the answer settles",
     "compare": "`shape`: the numbers are drawn by a generator that is not documented",
@@ -29,8 +30,9 @@ ENTRY: Mapping[str, str] = {
     "dataType": "that of a row's elements",
     "columns": "numbers of columns",
     "read": "`result`, `gradients`, `loss`, `matrix`: arrays; `gradientForWeights`, `gradientForBiases`, "
-    "`gradientForGamma`, `gradientForBeta`: of the state; `size`: [width, height, feature channels]; `pixelFormat`: "
-    "Metal's; `sourceOrder`: which source each handle of the graph is; `sourceStateCount`; `rowBytes`",
+    "`gradientForGamma`, `gradientForBeta`: of the state, in training a list of what data sources are shown in the "
+    "CPU's style, in the order of nodes; `size`: [width, height, feature channels]; `pixelFormat`: Metal's; "
+    "`sourceOrder`: which source each handle of the graph is; `sourceStateCount`; `rowBytes`",
     "shows": "properties to read behind the encode; structs as lists of their numbers, a policy as its method",
 }
 """Names of a case."""
@@ -38,7 +40,8 @@ VALUES: Mapping[str, str] = {
     "class": "an object: its class, with `arguments` by the names of the initializer, and `properties` that are set "
     "behind it; `a.b` is a property of a property",
     "shape": "an array, row-major: `numbers`, or number i is (`first` + (`seed` + i)³ mod 1013) / `over`; images are "
-    "[height, width, feature channels], weights [outputs, height, width, inputs]",
+    "[height, width, feature channels], in training behind the number of images; weights [outputs, height, width, "
+    "inputs]",
     "descriptor": "the data source of a convolution, with `weights` and `biases`, or `words` of one bit a weight",
     "gamma": "the data source of a normalization, with `beta`, `mean`, `variance`, `epsilon` and `groups`",
     "padding": "a policy: its method, or the selector of a preset",

@@ -13,6 +13,7 @@ from openmps.conformance.cases import Case
 from openmps.conformance.graphs import graph_answer
 from openmps.conformance.kernels import KernelRun, shown
 from openmps.conformance.objects import Maker, attribute
+from openmps.conformance.training import training_answer
 from openmps.convention import NotingConventions
 from openmps.errors import MPSError
 
@@ -64,5 +65,5 @@ def _spacing(_: Maker, entry: Mapping[str, Any]) -> tuple[Answer, list[Any]]:
 
 _KINDS: Mapping[str, Callable[[Maker, Mapping[str, Any]], tuple[Answer, list[Any]]]] = {
     "kernel": _kernel, "graph": lambda maker, entry: graph_answer(maker, entry), "object": _object,
-    "random": _random, "spacing": _spacing,
+    "random": _random, "spacing": _spacing, "training": lambda maker, entry: training_answer(maker, entry),
 }  # fmt: skip

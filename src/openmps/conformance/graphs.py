@@ -13,7 +13,7 @@ from openmps.conformance.objects import Maker
 Given = Mapping[str, Any]
 
 
-class _NodeMaker(Maker):
+class NodeMaker(Maker):
     """Besides numbers and objects it knows the images of one graph: ``source`` by number, ``node`` by its place."""
 
     def __init__(self, device: names.MTLDevice, sources: int) -> None:
@@ -22,6 +22,7 @@ class _NodeMaker(Maker):
         self.nodes: list[Any] = []
 
     def value(self, given: Any) -> Any:
+        """An image of the graph, or what else stands in a case."""
         if isinstance(given, Mapping) and "source" in given:
             return self.sources[given["source"]]
         if isinstance(given, Mapping) and "node" in given:
@@ -31,7 +32,7 @@ class _NodeMaker(Maker):
 
 def graph_answer(maker: Maker, entry: Given) -> tuple[dict[str, Any], list[Any]]:
     """What a graph's case reads, and the nodes that answered."""
-    nodes = _NodeMaker(maker.device, len(entry["sources"]))
+    nodes = NodeMaker(maker.device, len(entry["sources"]))
     for given in entry["nodes"]:
         nodes.nodes.append(nodes.object(given))
     graph = names.MPSNNGraph(maker.device, nodes.nodes[-1].result_image)

@@ -11,7 +11,7 @@ import openmps.names as names
 from openmps.conformance.arrays import array_of, written, written_number
 from openmps.conformance.objects import Maker, attribute
 
-_STATES = {
+PARAMETER_GRADIENTS = {
     "gradientForWeights": "gradient_for_weights",
     "gradientForBiases": "gradient_for_biases",
     "gradientForGamma": "gradient_for_gamma",
@@ -63,7 +63,7 @@ class KernelRun:
         parts = [None if given is None else array_of(given) for given in (entry["labels"], entry.get("labelWeights"))]
         if "lossImageSize" not in entry:
             return tuple(None if each is None else names.MPSImage.from_numpy(device, each) for each in parts)
-        described = [None if each is None else _loss_data(each) for each in parts]
+        described = [None if each is None else loss_data(each) for each in parts]
         size = names.MTLSize(*entry["lossImageSize"])
         self._labels = names.MPSCNNLossLabels(
             device, described[0], loss_image_size=size, weights_descriptor=described[1]
@@ -91,7 +91,7 @@ class KernelRun:
             elif name == "pixelFormat":
                 yield name, int(result.pixel_format)
             else:
-                buffer = getattr(state, _STATES[name])
+                buffer = getattr(state, PARAMETER_GRADIENTS[name])
                 yield name, written(np.frombuffer(buffer.contents(), np.float32))
         for name in self._entry.get("shows", ()):
             yield name, shown(getattr(self.kernel, attribute(self.kernel, name)))
@@ -133,6 +133,7 @@ def _empty(device: names.MTLDevice, size: Sequence[int]) -> names.MPSImage:
     return names.MPSImage(device, names.MPSImageDescriptor(form, width, height, channels))
 
 
-def _loss_data(array: Any) -> names.MPSCNNLossDataDescriptor:
+def loss_data(array: Any) -> names.MPSCNNLossDataDescriptor:
+    """Labels, or weights of labels, ``[height, width, channels]``."""
     height, width, channels = array.shape
     return names.MPSCNNLossDataDescriptor(array, size=names.MTLSize(width, height, channels))
