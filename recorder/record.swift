@@ -928,6 +928,86 @@ func randomAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) 
   return answer(["matrix": .object(["shape": .of(size), "numbers": .list(numbers)])], [kernel])
 }
 
+/// A Float32 matrix in memory that the host and the device share.
+func matrix(_ given: JSON, _ device: MTLDevice) throws -> MPSMatrix {
+  let numbers = try Numbers(given), shape = numbers.shape
+  guard shape.count == 2 else { throw Unsupported(why: "a matrix of \(shape.count) axes") }
+  let rowBytes = MPSMatrixDescriptor.rowBytes(forColumns: shape[1], dataType: .float32)
+  guard let buffer = device.makeBuffer(length: shape[0] * rowBytes, options: .storageModeShared) else {
+    throw Unsupported(why: "no memory for a matrix")
+  }
+  for (place, value) in numbers.values.enumerated() {
+    let offset = place / shape[1] * rowBytes + place % shape[1] * 4
+    buffer.contents().storeBytes(of: value, toByteOffset: offset, as: Float.self)
+  }
+  return MPSMatrix(
+    buffer: buffer,
+    descriptor: MPSMatrixDescriptor(rows: shape[0], columns: shape[1], rowBytes: rowBytes, dataType: .float32))
+}
+
+/// A kernel over matrices, encoded.
+func encoded(
+  _ name: String, _ a: Arguments, _ commandBuffer: MTLCommandBuffer, _ sources: [MPSMatrix], _ result: MPSMatrix
+) throws -> MPSKernel {
+  func double(_ name: String) throws -> Double { Double(try a.float(name)) }
+  func gradient(_ kernel: MPSMatrixSoftMaxGradient) -> MPSKernel {
+    kernel.encode(
+      to: commandBuffer, gradientMatrix: sources[0], forwardOutputMatrix: sources[1], resultMatrix: result)
+    return kernel
+  }
+  func forward(_ kernel: MPSMatrixSoftMax) -> MPSKernel {
+    kernel.encode(commandBuffer: commandBuffer, inputMatrix: sources[0], resultMatrix: result)
+    return kernel
+  }
+  switch (name, sources.count) {
+  case ("MPSMatrixMultiplication", 2):
+    let kernel = MPSMatrixMultiplication(
+      device: a.device, transposeLeft: try a.flag("transposeLeft"), transposeRight: try a.flag("transposeRight"),
+      resultRows: try a.int("resultRows"), resultColumns: try a.int("resultColumns"),
+      interiorColumns: try a.int("interiorColumns"), alpha: try double("alpha"), beta: try double("beta"))
+    kernel.encode(
+      commandBuffer: commandBuffer, leftMatrix: sources[0], rightMatrix: sources[1], resultMatrix: result)
+    return kernel
+  case ("MPSMatrixSoftMax", 1): return forward(MPSMatrixSoftMax(device: a.device))
+  case ("MPSMatrixLogSoftMax", 1): return forward(MPSMatrixLogSoftMax(device: a.device))
+  case ("MPSMatrixSoftMaxGradient", 2): return gradient(MPSMatrixSoftMaxGradient(device: a.device))
+  case ("MPSMatrixLogSoftMaxGradient", 2): return gradient(MPSMatrixLogSoftMaxGradient(device: a.device))
+  case ("MPSMatrixSolveTriangular", 2):
+    let kernel = MPSMatrixSolveTriangular(
+      device: a.device, right: try a.flag("right"), upper: try a.flag("upper"), transpose: try a.flag("transpose"),
+      unit: try a.flag("unit"), order: try a.int("order"),
+      numberOfRightHandSides: try a.int("numberOfRightHandSides"), alpha: try double("alpha"))
+    kernel.encode(
+      commandBuffer: commandBuffer, sourceMatrix: sources[0], rightHandSideMatrix: sources[1], solutionMatrix: result)
+    return kernel
+  case ("MPSMatrixSolveCholesky", 2):
+    let kernel = MPSMatrixSolveCholesky(
+      device: a.device, upper: try a.flag("upper"), order: try a.int("order"),
+      numberOfRightHandSides: try a.int("numberOfRightHandSides"))
+    kernel.encode(
+      commandBuffer: commandBuffer, sourceMatrix: sources[0], rightHandSideMatrix: sources[1], solutionMatrix: result)
+    return kernel
+  default: throw Unsupported(why: "the class \(name) of \(sources.count) matrices")
+  }
+}
+
+func matricesAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) throws -> JSON {
+  guard let commandBuffer = queue.makeCommandBuffer(), let size = given["matrix"]?.list?.compactMap(\.int) else {
+    throw Unsupported(why: "a matrix without a size")
+  }
+  let sources = try (given["sources"]?.list ?? []).map { try matrix($0, device) }
+  let result = try matrix(
+    .object(["shape": .of(size), "numbers": .list(Array(repeating: .int(0), count: size[0] * size[1]))]), device)
+  let arguments = Arguments(all: given["kernel"]?["arguments"]?.names ?? [:], device: device)
+  let kernel = try encoded(given["kernel"]?["class"]?.text ?? "", arguments, commandBuffer, sources, result)
+  try finish(commandBuffer)
+  let numbers: [Float] = (0..<(size[0] * size[1])).map { place in
+    let offset = place / size[1] * result.rowBytes + place % size[1] * 4
+    return result.data.contents().load(fromByteOffset: offset, as: Float.self)
+  }
+  return answer(["matrix": .of(size, numbers)], [kernel])
+}
+
 func distributionOf(_ given: JSON) throws -> MPSMatrixRandomDistributionDescriptor {
   if let bounds = given["uniform"]?.list?.compactMap(\.number).map(Float.init) {
     return .uniformDistributionDescriptor(withMinimum: bounds[0], maximum: bounds[1])
@@ -1233,6 +1313,7 @@ func answerOf(_ given: JSON, _ device: MTLDevice) -> JSON {
     case "graph": return try graphAnswer(given, device, queue)
     case "training": return try trainingAnswer(given, device, queue)
     case "object": return try objectAnswer(given, device)
+    case "matrices": return try matricesAnswer(given, device, queue)
     case "random": return try randomAnswer(given, device, queue)
     case "spacing": return try spacingAnswer(given)
     default: throw Unsupported(why: "the kind \(given["kind"]?.text ?? "none")")

@@ -88,6 +88,12 @@ KERNELS: tuple[tuple[str, str, str], ...] = (
     ("MPSNNLossGradient", "LossGradient", "lossDescriptor:Loss"),
     ("MPSCNNLoss", "LabelledLoss", "lossDescriptor:Loss"),
     ("MPSCNNYOLOLoss", "LabelledLoss", "lossDescriptor:Boxes"),
+    ("MPSMatrixMultiplication", "MatrixProduct",
+     "transposeLeft:Bool transposeRight:Bool resultRows:Int resultColumns:Int interiorColumns:Int alpha:Double "
+     "beta:Double"),
+    ("MPSMatrixSolveTriangular", "MatrixSolution",
+     "right:Bool upper:Bool transpose:Bool unit:Bool order:Int numberOfRightHandSides:Int alpha:Double"),
+    ("MPSMatrixSolveCholesky", "MatrixSolution", "upper:Bool order:Int numberOfRightHandSides:Int"),
 )  # fmt: skip
 """Classes, their base, and the initializer behind the device."""
 _SIZED = "source kernelWidth:Int kernelHeight:Int strideInPixelsX:Int strideInPixelsY:Int"
@@ -122,6 +128,7 @@ _TYPES: Mapping[str, tuple[str, str]] = {
     "Int": ("Int", "{0}"),
     "Bool": ("Bool", "{0}"),
     "Float": ("Float", "Double({0})"),
+    "Double": ("Double", "{0}"),
     "MTLSize": ("MTLSize", '["size": [{0}.width, {0}.height, {0}.depth]] as Entry'),
     "MPSImageCoordinate": ("MPSImageCoordinate", '["coordinate": [{0}.x, {0}.y, {0}.channel]] as Entry'),
     "Data?": ("Data?", "{0}.map(floats)"),

@@ -136,6 +136,30 @@ def test_a_training_answer_is_what_autograd_gives(name: str, forward: Any) -> No
             assert np.abs(np.array(one["numbers"]) - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
+MATRICES = {
+    "product": lambda a, b: a @ b,
+    "product, transposed left": lambda a, b: 0.5 * a.T @ b,
+    "product, transposed right": lambda a, b: -2 * a @ b.T,
+    "product, transposed left and right": lambda a, b: a.T @ b.T,
+    "rows by MPSMatrixSoftMax": lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True),
+    "a gradient of soft-max": lambda g, y: y * (g - (g * y).sum(1, keepdims=True)),
+    "a triangle, lower": lambda a, b: np.linalg.solve(np.tril(a), b / 2),
+    "a triangle, upper, transposed": lambda a, b: np.linalg.solve(np.triu(a).T, b / 2),
+    "a triangle, lower on the right": lambda a, b: b / 2 @ np.linalg.inv(np.tril(a)),
+    "a triangle, upper with a diagonal of 1": lambda a, b: np.linalg.solve(np.triu(a, 1) + np.eye(4), b / 2),
+    "a Cholesky factor, lower": lambda a, b: np.linalg.solve(np.tril(a) @ np.tril(a).T, b),
+    "a Cholesky factor, upper": lambda a, b: np.linalg.solve(np.triu(a).T @ np.triu(a), b),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_a_matrix_is_what_numpy_gives(name: str) -> None:
+    case = LIST.cases[f"matrices: {name}"]
+    expected = MATRICES[name](*(array_of(each).astype(np.float64) for each in case.entry["sources"]))
+    found = answer_of(case, CPU)["values"]["matrix"]
+    assert np.abs(np.reshape(found["numbers"], found["shape"]) - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
 def test_drawn_numbers_are_different_and_exact() -> None:
     numbers = drawn_numbers(1013, 7, -506, 256)
     assert len({*numbers.tolist()}) == 1013

@@ -17,6 +17,7 @@ sys.path.append(str(ROOT / "tests"))  # where samples and facts are
 
 from conformance_list.facts import controls, fact_cases, recordings  # noqa: E402
 from conformance_list.kernels import kernel_cases  # noqa: E402
+from conformance_list.matrices import matrix_cases  # noqa: E402
 from conformance_list.nodes import node_cases  # noqa: E402
 from conformance_list.questions import question_cases  # noqa: E402
 from conformance_list.training import training_cases  # noqa: E402
@@ -27,7 +28,7 @@ from openmps.conformance.goldens import FOLDER, RECORDING  # noqa: E402
 
 def documents() -> dict[Path, str]:
     """Every file, by its place."""
-    cases = [*fact_cases(), *question_cases(), *kernel_cases(), *node_cases(), *training_cases()]
+    cases = [*fact_cases(), *question_cases(), *kernel_cases(), *node_cases(), *training_cases(), *matrix_cases()]
     texts = [_text(each) for each in cases]
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     head = {"format": FORMAT, "digest": digest, "controls": controls()}

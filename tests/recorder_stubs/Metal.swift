@@ -41,6 +41,14 @@ public struct MTLRegion {
 
 public struct MTLPixelFormat { public let rawValue: UInt; public init(rawValue: UInt) { self.rawValue = rawValue } }
 
+public struct MTLResourceOptions { public static var storageModeShared: MTLResourceOptions { .init() } }
+
+extension MTLDevice {
+  public func makeBuffer(length: Int, options: MTLResourceOptions) -> MTLBuffer? {
+    Buffer(Array(repeating: 0, count: length / 4))
+  }
+}
+
 public func MTLCreateSystemDefaultDevice() -> MTLDevice? { Device() }
 
 final class Device: MTLDevice, MTLCommandQueue {

@@ -699,8 +699,55 @@ public final class MPSMatrix: NSObject {
     self.descriptor = descriptor
     data = Buffer(Array(repeating: 0, count: descriptor.rowBytes * descriptor.size[0] / 4))
   }
+  public init(buffer: MTLBuffer, descriptor: MPSMatrixDescriptor) { (data, self.descriptor) = (buffer, descriptor) }
   public func synchronize(on commandBuffer: MTLCommandBuffer) {}
+  func offset(_ place: Int) -> Int {
+    place / descriptor.size[1] * rowBytes + place % descriptor.size[1] * 4
+  }
+  var entry: Entry {
+    array(descriptor.size, (0..<descriptor.size.reduce(1, *)).map {
+      data.contents().load(fromByteOffset: offset($0), as: Float.self)
+    })
+  }
 }
+
+public class MatrixKernel: MPSKernel {
+  /// Matrices are read and written when the command buffer runs.
+  func encode(_ commandBuffer: MTLCommandBuffer, _ sources: [MPSMatrix], _ result: MPSMatrix) {
+    commandBuffer.addCompletedHandler { [self] _ in
+      let found = asked([
+        "kind": "matrices", "kernel": entry, "sources": sources.map(\.entry), "matrix": result.descriptor.size,
+      ])["matrix"] as! Entry
+      for (place, value) in (found["numbers"] as! [Any]).map(number).enumerated() {
+        result.data.contents().storeBytes(of: Float(value), toByteOffset: result.offset(place), as: Float.self)
+      }
+    }
+  }
+}
+public class MatrixProduct: MatrixKernel {
+  public func encode(
+    commandBuffer: MTLCommandBuffer, leftMatrix: MPSMatrix, rightMatrix: MPSMatrix, resultMatrix: MPSMatrix
+  ) { encode(commandBuffer, [leftMatrix, rightMatrix], resultMatrix) }
+}
+public class MatrixSolution: MatrixKernel {
+  public func encode(
+    commandBuffer: MTLCommandBuffer, sourceMatrix: MPSMatrix, rightHandSideMatrix: MPSMatrix, solutionMatrix: MPSMatrix
+  ) { encode(commandBuffer, [sourceMatrix, rightHandSideMatrix], solutionMatrix) }
+}
+public class MPSMatrixSoftMax: MatrixKernel {
+  public init(device: MTLDevice) { super.init([:]) }
+  public func encode(commandBuffer: MTLCommandBuffer, inputMatrix: MPSMatrix, resultMatrix: MPSMatrix) {
+    encode(commandBuffer, [inputMatrix], resultMatrix)
+  }
+}
+public final class MPSMatrixLogSoftMax: MPSMatrixSoftMax {}
+public class MPSMatrixSoftMaxGradient: MatrixKernel {
+  public init(device: MTLDevice) { super.init([:]) }
+  public func encode(
+    to commandBuffer: MTLCommandBuffer, gradientMatrix: MPSMatrix, forwardOutputMatrix: MPSMatrix, resultMatrix: MPSMatrix
+  ) { encode(commandBuffer, [gradientMatrix, forwardOutputMatrix], resultMatrix) }
+}
+public final class MPSMatrixLogSoftMaxGradient: MPSMatrixSoftMaxGradient {}
 
 public final class MPSMatrixRandomPhilox: MPSKernel {
   public init(

@@ -46,7 +46,7 @@ APART = {
     "philox-uniform-printed": "as philox-uniform", "philox-small-matrix": "as philox-words-0",
     "state-resource-size": "states by themselves", "short-row-bytes": "a descriptor by itself",
     "graph-result-handle": "identity of objects",
-    **dict.fromkeys((fact.name for fact in (*matrices.FACTS, *matrices.SWITCHED)), "the list has no matrices"),
+    **dict.fromkeys((fact.name for fact in (*matrices.FACTS, *matrices.SWITCHED)), "a fact of matrices by themselves"),
     **dict.fromkeys((fact.name for fact in arrays.FACTS), "the list has no arrays"),
     **dict.fromkeys((fact.name for fact in image_filters.FACTS), "the list has no filters of pictures"),
 }  # fmt: skip

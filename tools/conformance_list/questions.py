@@ -29,7 +29,7 @@ APART = {
     "states_of_batches": "batches", "registered_metadata": "PyObjC alone", "neuron_in_place": "one image for both",
     "optimizer_steps": "optimizers", "batch_divisor": "batches", "upsampling_origin": "a destination that is filled",
     "state_resource_size": "states by themselves", "short_row_bytes": "a descriptor by itself",
-    "matrix_sum_bias": "the list has no matrices",
+    "matrix_sum_bias": "the list has no sums of matrices",
 }  # fmt: skip
 """Questions that the list does not ask, by the names of conventions: what that would take."""
 

@@ -8,8 +8,9 @@ ENTRY: Mapping[str, str] = {
     "name": "how recordings call the case",
     "family": "the row of the page that it counts in",
     "kind": "`kernel`: encode one kernel; `graph`: encode a graph of inference; `training`: encode the training graph "
-    "of the last node, an MPSCNNLossNode, over a batch; `object`: make something and read its properties; `random`: "
-    "fill a matrix; `spacing`: the bytes from row to row that are advised for each of `columns`",
+    "of the last node, an MPSCNNLossNode, over a batch; `object`: make something and read its properties; "
+    "`matrices`: encode a kernel over Float32 matrices, its sources, that writes into another; `random`: fill a "
+    "matrix; `spacing`: the bytes from row to row that are advised for each of `columns`",
     "classes": "the classes that are asked; an answer says which have answered",
     "questions": "conventions that the answer settles",
     "compare": "`shape`: the numbers are drawn by a generator that is not documented",
@@ -26,7 +27,7 @@ ENTRY: Mapping[str, str] = {
     "nodes": "filter nodes in order; the last one's result is the graph's",
     "format": "the graph's image format; a source's",
     "object": "what is made",
-    "matrix": "[rows, columns]",
+    "matrix": "[rows, columns] of the matrix that is written, of zeros before",
     "dataType": "that of a row's elements",
     "columns": "numbers of columns",
     "read": "`result`, `gradients`, `loss`, `matrix`: arrays; `gradientForWeights`, `gradientForBiases`, "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import openmps.names as names
-from openmps.conformance.arrays import written
+from openmps.conformance.arrays import array_of, written
 from openmps.conformance.cases import Case
 from openmps.conformance.graphs import graph_answer
 from openmps.conformance.kernels import KernelRun, shown
@@ -56,6 +56,18 @@ def _random(maker: Maker, entry: Mapping[str, Any]) -> tuple[Answer, list[Any]]:
     return {"matrix": written(np.asarray(matrix.numpy()))}, [kernel]
 
 
+def _matrices(maker: Maker, entry: Mapping[str, Any]) -> tuple[Answer, list[Any]]:
+    """What a kernel over Float32 matrices writes."""
+    kernel = maker.object(entry["kernel"])
+    sources = [names.MPSMatrix.from_numpy(maker.device, array_of(each)) for each in entry["sources"]]
+    result = names.MPSMatrix.from_numpy(maker.device, np.zeros(entry["matrix"], np.float32))
+    command_buffer = maker.device.new_command_queue().command_buffer()
+    kernel.encode(command_buffer, *sources, result)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    return {"matrix": written(result.numpy())}, [kernel]
+
+
 def _spacing(_: Maker, entry: Mapping[str, Any]) -> tuple[Answer, list[Any]]:
     """Bytes from row to row that the framework advises, for numbers of columns."""
     kind = names.MPSDataType(entry["dataType"])
@@ -65,5 +77,6 @@ def _spacing(_: Maker, entry: Mapping[str, Any]) -> tuple[Answer, list[Any]]:
 
 _KINDS: Mapping[str, Callable[[Maker, Mapping[str, Any]], tuple[Answer, list[Any]]]] = {
     "kernel": _kernel, "graph": lambda maker, entry: graph_answer(maker, entry), "object": _object,
-    "random": _random, "spacing": _spacing, "training": lambda maker, entry: training_answer(maker, entry),
+    "training": lambda maker, entry: training_answer(maker, entry), "matrices": _matrices, "random": _random,
+    "spacing": _spacing,
 }  # fmt: skip

@@ -19,7 +19,7 @@ class Case(NamedTuple):
     family: str
     """The row of the page that it counts in."""
     kind: str
-    """``kernel``, ``graph``, ``training``, ``object``, ``random`` or ``spacing``: how its entry is read."""
+    """How its entry is read: ``kernel``, ``graph``, ``training``, ``object``, ``matrices``, ``random``, ``spacing``."""
     entry: Mapping[str, Any]
     """All that the list says of it."""
 
