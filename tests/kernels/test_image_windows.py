@@ -70,6 +70,11 @@ def test_a_gaussian_of_a_point() -> None:
     assert_digits(_of(kernel, point)[0, 4:], [0.39894347, 0.24197145, 0.05399113, 0.00443186, 0.00013383], 7)
 
 
+def test_a_gaussian_without_width_changes_nothing() -> None:
+    np.testing.assert_array_equal(_of(mps.MPSImageGaussianBlur(CPU, 1e-200), RAMP), RAMP)
+    np.testing.assert_array_equal(_of(mps.MPSImageGaussianBlur(CPU, 1e-200), RAMP[:1, :1]), RAMP[:1, :1])
+
+
 def test_sobel_of_a_step() -> None:
     kernel = mps.MPSImageSobel(CPU)
     kernel.edge_mode = CLAMP

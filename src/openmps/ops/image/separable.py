@@ -45,7 +45,7 @@ class Profile(NamedTuple):
         middle = (size - 1) // 2
         distance = torch.arange(-middle, middle + 1, dtype=torch.float64, device=like.device)
         if self.shape is Shape.BELL:
-            weights = torch.exp(-distance.square() / (2.0 * self.sigma * self.sigma))
+            weights = torch.exp(-0.5 * (distance / self.sigma).square())  # the square of a tiny sigma would be 0
         else:
             weights = middle + 1 - distance.abs()
         return weights / weights.sum()
