@@ -101,6 +101,18 @@ def test_dilation_and_erosion_take_the_same_values() -> None:
     assert _of(high, np.zeros((1, 1))).item() == -2.0  # from minus infinity on, not from 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "lacking"), [("MPSImageDilate", [-0.25, -0.25, 0.75]), ("MPSImageErode", [0.25, 0.25, 1.25])]
+)
+def test_components_that_the_source_lacks_are_filtered_too(kind: str, lacking: list[float]) -> None:
+    kernel = getattr(mps, kind)(CPU, 3, 1, [0.5, 0.25, 0.5])
+    source, destination = BENCH.filled((1, 1, 2, 2), 0.5), BENCH.empty((1, 4, 2, 2))
+    command_buffer = BENCH.command_buffer()
+    kernel.encode(command_buffer, source, destination)
+    finish(command_buffer)
+    assert numbers(destination)[0, 1:, 0, 0].tolist() == lacking
+
+
 # --- SciPy -----------------------------------------------------------------------------------------------------------
 
 _WEIGHTS = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32).astype(np.float64)

@@ -75,12 +75,11 @@ class MPSImageDilate(WindowedFilter):
         self._change(values=given)
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        image = self._components(at, images[0], at.sources[0].channels)  # first: values change those that it lacks, too
         if not any(self.values):
-            found = Extreme(at.window, self._is_largest)(images[0])
-        else:
-            values = at.constant(as_window(self.values, self.kernel_width, self.kernel_height))
-            found = Dilate(self._is_largest)(read(images[0], at.window, _CLAMP), values)
-        return self._components(at, found, at.sources[0].channels)
+            return Extreme(at.window, self._is_largest)(image)
+        values = at.constant(as_window(self.values, self.kernel_width, self.kernel_height))
+        return Dilate(self._is_largest)(read(image, at.window, _CLAMP), values)
 
 
 class MPSImageErode(MPSImageDilate):
