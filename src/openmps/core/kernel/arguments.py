@@ -100,8 +100,10 @@ def single(who: str, argument: str, image: object) -> MPSImage:
     if not isinstance(image, MPSImage):
         if isinstance(image, MTLTexture) and argument.endswith("_texture"):
             return MPSImage(texture=image)
-        rule = "must be an MPSImage"
-        raise MPSTypeError(who, argument, rule, type(image).__name__, "Use encode_batch for batches of images")
+        remedy = "Use encode_batch for batches of images"
+        if isinstance(image, MTLTexture):
+            remedy = "Make one in its memory: MPSImage(texture=…)"
+        raise MPSTypeError(who, argument, "must be an MPSImage", type(image).__name__, remedy)
     return image
 
 
