@@ -136,6 +136,7 @@ def test_options_reach_the_training(capsys, tmp_path, idx):
     status, *_ = _call(
         capsys, "train", "--data", idx, "--run", path, "--epochs", 1, "--batch-size", 10, "--optimizer", "rmsprop",
         "--learning-rate", 0.002, "--format", "float16", "--decay", 0, "--seed", 7, "--warmup", 2,
+        "--patience", 3, "--keep", "best",
     )  # fmt: skip
     assert status == 0
     assert RunFolder.open(path).config["options"] == {
@@ -144,6 +145,8 @@ def test_options_reach_the_training(capsys, tmp_path, idx):
         "learning_rate": 0.002,
         "decay": 0.0,
         "warmup": 2,
+        "patience": 3,
+        "keep": "best",
         "optimizer": "rmsprop",
         "format": "float16",
         "seed": 7,
@@ -662,7 +665,7 @@ def test_help_and_version_do_not_import_the_engine():
 
 
 def test_the_networks_that_help_lists_are_those_that_there_are():
-    from openmps.cli.training import NETWORK_NAMES
+    from openmps.cli.training_options import NETWORK_NAMES
     from openmps.training import NETWORKS
     from openmps.training.network import DEFAULT_NETWORK
 

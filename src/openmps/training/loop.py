@@ -117,9 +117,7 @@ def resume(
         of_kind("resume", "checkpoint", checkpoint, Checkpoint)
     changes = {"epochs": epochs, "checkpoint_every": checkpoint_every, "checkpoints_kept": checkpoints_kept}
     check_plain_preprocessing(run, "resume")
-    own = run_options(run)
-    if schedule is not None:
-        own = _with_function(own, schedule)
+    own = _with_function(run_options(run), schedule)
     options = replace(own, **{name: value for name, value in changes.items() if value is not None})
     if options.epochs < own.epochs:
         rule = f"must be at least the {own.epochs} that the run was started with"
@@ -144,8 +142,10 @@ def resume(
         return session.finish(interrupt, tensorboard=tensorboard or session.has_events())
 
 
-def _with_function(options: TrainingOptions, schedule: Schedule) -> TrainingOptions:
-    """The options of a run with its schedule's function, which must be of the name that the run knows."""
+def _with_function(options: TrainingOptions, schedule: Schedule | None) -> TrainingOptions:
+    """The options of a run with its schedule's function, if given: it must be of the name that the run knows."""
+    if schedule is None:
+        return options
     found = replace(options, schedule=schedule)
     known, given = (described_schedule(each.schedule) for each in (options, found))
     if known != given:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from openmps.checks import flag, whole
-from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
 from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory, smallest_side
 from openmps.training.schedules import (
     DEFAULT_DECAY,
@@ -20,10 +20,21 @@ from openmps.training.schedules import (
 )
 from openmps.types import MPSImageFeatureChannelFormat
 
-_COUNTS = {"epochs": 1, "batch_size": 1, "seed": 0, "warmup": 0, "checkpoint_every": 1, "checkpoints_kept": 1}
-_OPTIONAL = ("checkpoint_every",)
+KeptEpoch: TypeAlias = Literal["last", "best"]
+"""Of which epoch a run has the weights."""
+
+_COUNTS = {
+    "epochs": 1,
+    "batch_size": 1,
+    "seed": 0,
+    "warmup": 0,
+    "checkpoint_every": 1,
+    "checkpoints_kept": 1,
+    "patience": 1,
+}
+_OPTIONAL = ("checkpoint_every", "patience")
 _DESCRIBED = ("epochs", "batch_size", "seed", "checkpoint_every", "checkpoints_kept", "learning_rate", "optimizer")
-_SAID_UNLESS_DEFAULT = ("synchronizes_statistics", "schedule", "warmup")
+_SAID_UNLESS_DEFAULT = ("synchronizes_statistics", "schedule", "warmup", "patience", "keep")
 """So that descriptions from before there were these options are as they would be."""
 
 
@@ -35,6 +46,10 @@ class TrainingOptions:
     function of the step, counted from 0, and the number of steps; ``warmup`` is the number of steps over which the rate
     rises to where the schedule begins. ``decay``, of the schedule ``linear`` alone, is the last part of the training, 0
     to 1, over which the rate falls to 0; None is 0.3.
+    ``patience`` ends training when so many epochs in a row were no better than the best one before them: no test
+    accuracy above its, nor an equal one with less loss. ``keep`` says whether the run has the weights of the ``last``
+    epoch or of the ``best`` one.
+
     A checkpoint is written every ``checkpoint_every`` steps, or with None as often as takes 2 % of the time and not
     more often than every ten seconds; the newest ``checkpoints_kept`` stay. ``network`` is a name in `NETWORKS`,
     or the path of an ONNX file. ``batch_size`` counts the images of one step in all processes that share it;
@@ -54,6 +69,8 @@ class TrainingOptions:
     synchronizes_statistics: bool = False
     schedule: ScheduleName | Schedule = "linear"
     warmup: int = 0
+    patience: int | None = None
+    keep: KeptEpoch = "last"
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
@@ -64,6 +81,8 @@ class TrainingOptions:
                 raise MPSArgumentError(type(self).__name__, name, f"must be a whole number from {least} on", value)
         flag(type(self).__name__, "synchronizes_statistics", self.synchronizes_statistics)
         check_schedule(type(self).__name__, self.schedule)
+        if self.keep not in get_args(KeptEpoch):
+            raise MPSArgumentError(type(self).__name__, "keep", "must be last or best", shown(self.keep))
         if self.decay is not None and not 0 <= self.decay <= 1:
             raise MPSArgumentError(type(self).__name__, "decay", "must be 0 to 1", self.decay)
         if self.decay is not None and self.schedule != "linear":
@@ -89,6 +108,11 @@ class TrainingOptions:
     @property
     def _decay(self) -> float:
         return DEFAULT_DECAY if self.decay is None else self.decay
+
+    @property
+    def compares_epochs(self) -> bool:
+        """Whether training asks for the best epoch."""
+        return self.patience is not None or self.keep == "best"
 
     def describe(self) -> dict[str, object]:
         """The options as a run's description holds them; it describes the network apart."""

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from openmps.core.training_state import Checkpointed, TrainingState, check_names, finite_number, numbers, whole_number
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
 from openmps.metal.device import MTLDevice
+from openmps.training.best_epoch import BestEpoch
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit, iterate_batches
 from openmps.training.event_files import EventFiles
@@ -54,7 +56,9 @@ class TrainingResult:
     """How training ended: the last test, None if there was none; ``notes`` say what could not be drawn.
 
     ``iterations`` and ``seconds`` are those of the whole run; ``resumed_from`` is the iteration at which `resume` went
-    on, None if this was the beginning.
+    on, None if this was the beginning. ``epochs`` are those that were finished. ``best_epoch`` is the one with the best
+    test, None unless patience or keeping the best one asked for it; ``evaluation`` is then of the weights that the run
+    keeps.
     """
 
     evaluation: Evaluation | None
@@ -63,6 +67,8 @@ class TrainingResult:
     interrupted: bool
     notes: tuple[str, ...] = ()
     resumed_from: int | None = None
+    epochs: int = 0
+    best_epoch: int | None = None
 
 
 class Session:
@@ -103,7 +109,10 @@ class Session:
             synchronizes_statistics=options.synchronizes_statistics,
             shards_optimizer_state=shards,
         )
-        self._classifier = Classifier(self._network, device, names, options.channel_format)
+        self._classify = partial(Classifier, device=device, class_names=names, channel_format=options.channel_format)
+        self._classifier = self._classify(self._network)
+        self._keeps_best = options.keep == "best"
+        self._best = BestEpoch(shape.arrays() if self._keeps_best else None)
         self._epoch_batches = len(data.training) // options.batch_size
         self._batches = self._epoch_batches * options.epochs
         self._metrics = RunningMetrics(self._batches * options.batch_size)
@@ -150,17 +159,31 @@ class Session:
                 self._drop_failed_starts()
             self._save()
             self._checkpoint()
-        if self._epoch > self._options.epochs:
+        if self._is_over():
             self._evaluate(check)
-        while self._epoch <= self._options.epochs:
+        while not self._is_over():
             self._train_epoch(interrupt)
             self._check_loss()
-            self._save()
+            self._save(keeps=not self._keeps_best)
             self._finish_epoch(self._evaluate(check))
             self._epoch, self._batch = self._epoch + 1, 0
-            if self._epoch > self._options.epochs:
+            if self._is_over():
                 self._checkpoint()
+        if self._keeps_best:
+            self._evaluation = self._evaluation_of_best(check)
         self._draw()
+
+    def _is_over(self) -> bool:
+        """Whether no epoch is left, or the best one lies so far behind that there is to be none."""
+        patience, behind = self._options.patience, self._epoch - 1 - self._best.epoch
+        return self._epoch > self._options.epochs or (patience is not None and behind >= patience)
+
+    def _evaluation_of_best(self, check: Callable[[], None]) -> Evaluation:
+        """The test of the weights that are kept; again where they come out of a checkpoint."""
+        if self._best.evaluation is None:
+            classifier = self._classify(Network.from_arrays(self._network.shape, self._best.arrays))
+            self._best.evaluation = self._tested(classifier, check)
+        return self._best.evaluation
 
     def _drop_failed_starts(self) -> None:
         """Begin the metrics anew where all that they tell is how starts have failed before the first batch."""
@@ -177,14 +200,18 @@ class Session:
 
     def _evaluate(self, check: Callable[[], None]) -> Evaluation:
         self._classifier.reload()
-        shared = {} if self._processes is None else {"processes": self._processes}
-        self._evaluation = self._classifier.evaluate(self._data.test, between_batches=check, **shared)
+        self._evaluation = self._tested(self._classifier, check)
         return self._evaluation
+
+    def _tested(self, classifier: Classifier, check: Callable[[], None]) -> Evaluation:
+        shared = {} if self._processes is None else {"processes": self._processes}
+        return classifier.evaluate(self._data.test, between_batches=check, **shared)
 
     def _stop(self) -> None:
         """Save what training has come to so far."""
         self._collect_all()
-        self._save()
+        self._save(keeps=not self._best.arrays)
+        self._evaluation = self._best.evaluation if self._best.arrays else self._evaluation
         self._checkpoint()
         self._run.log({"event": "interrupted", "epoch": self._epoch, "iteration": self._iteration})
         self._draw()
@@ -202,7 +229,9 @@ class Session:
         """How it ended."""
         seconds = time.perf_counter() - self._began
         notes = tuple(self._notes)
-        return TrainingResult(self._evaluation, self._iteration, seconds, interrupted, notes, self._resumed_from)
+        best = self._best.epoch if self._options.compares_epochs and self._best.epoch else None
+        resumed, epochs = self._resumed_from, self._epoch - 1
+        return TrainingResult(self._evaluation, self._iteration, seconds, interrupted, notes, resumed, epochs, best)
 
     def _check_interrupt(self, interrupt: DeferredInterrupt) -> None:
         """Stop between two steps: processes that train together before the same one, as all have heard by then."""
@@ -251,6 +280,8 @@ class Session:
         self._iteration = self._resumed_from = checkpoint.step
         checkpoint.restore(self._parts())
         self._stepper.reload()
+        if self._best.arrays:  # the run may have those of an epoch that is yet to come
+            self._run.save_weights(self._best.arrays)
 
     def training_state(self) -> TrainingState:
         """The place in the data, the time, how far the metrics go, and what waits for their next line."""
@@ -280,7 +311,8 @@ class Session:
 
     def _parts(self) -> dict[str, Checkpointed]:
         """What a checkpoint keeps; the loop comes last, because restoring it changes a file."""
-        return {**self._stepper.parts(), "epoch metrics": self._metrics, "training loop": self}
+        best = {"best epoch": self._best} if self._options.compares_epochs else {}
+        return {**self._stepper.parts(), **best, "epoch metrics": self._metrics, "training loop": self}
 
     def _is_checkpoint_due(self, steps: int) -> bool:
         """Whether to write one after so many steps. When it is written changes nothing in what is computed."""
@@ -337,11 +369,18 @@ class Session:
 
     def _finish_epoch(self, evaluation: Evaluation) -> None:
         status = self._metrics.status(self._epoch, self._iteration)
+        best: dict[str, int] = {}
+        if self._options.compares_epochs:
+            arrays = self._network.arrays() if self._keeps_best else {}
+            if self._best.note(self._epoch, evaluation, arrays) and self._keeps_best:
+                self._run.save_weights(arrays)
+            best["best_epoch"] = self._best.epoch
         self._log(
             epoch_loss=status.loss,
             epoch_accuracy=status.accuracy,
             test_loss=evaluation.loss,
             test_accuracy=evaluation.accuracy,
+            **best,
         )
         if self._observer is not None:
             tested = replace(status, test_loss=evaluation.loss, test_accuracy=evaluation.accuracy)
@@ -373,10 +412,12 @@ class Session:
             line = {name: value for name, value in line.items() if name != "images_per_second"}
         self._events.log(self._iteration, line)
 
-    def _save(self) -> None:
+    def _save(self, *, keeps: bool = True) -> None:
+        """Write the weights into the run, if it keeps them, and show TensorBoard how they are spread."""
         arrays = self._network.arrays()
         _check_finite(arrays)
-        self._run.save_weights(arrays)
+        if keeps:
+            self._run.save_weights(arrays)
         if self._events is not None:
             self._events.log_weights(self._iteration, arrays)
 
