@@ -155,6 +155,19 @@ def test_options_reach_the_training(capsys, tmp_path, idx):
     }
 
 
+def test_training_ends_where_nothing_gets_better(capsys, tmp_path, idx):
+    path = tmp_path / "run"
+    status, out, _ = _call(
+        capsys, "train", "--data", idx, "--run", path, "--epochs", 9, "--batch-size", 10, "--network", "lenet",
+        "--learning-rate", 1e-30, "--patience", 2,
+    )  # fmt: skip
+    assert status == 0
+    assert "ended after epoch 3: none has tested better than epoch 1" in out
+    status, _, err = _call(capsys, "train", "--resume", path, "--epochs", 12)
+    assert (status, f"{path} was finished already\n" in err) == (0, True)
+    assert _call(capsys, "train", "--resume", path, "--patience", 3)[0] == 2
+
+
 @pytest.mark.parametrize(("images", "epochs"), [(40, 25), (4000, 2)])
 def test_epochs_without_the_option(images, epochs):
     from openmps.cli.training import _default_epochs

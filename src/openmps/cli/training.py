@@ -294,12 +294,13 @@ def _print_end(result: TrainingResult, folder: RunFolder, options: TrainingOptio
         note(f"openmps train --resume {folder.path} goes on from there")
         raise typer.Exit(_INTERRUPTED)
     assert result.evaluation is not None
-    stops_early = result.epochs < options.epochs
+    best, patience = result.best_epoch, options.patience
+    is_past = best is not None and patience is not None and result.epochs - best >= patience
     if result.resumed_from == result.iterations:
-        more = "" if stops_early else "; --epochs with a higher number goes on with it"
+        more = "" if is_past else "; --epochs with a higher number goes on with it"
         note(f"{folder.path} was finished already{more}")
-    if stops_early and not quiet:
-        print(f"ended after epoch {result.epochs}: none since epoch {result.best_epoch} has tested better")
+    if is_past and not quiet:
+        print(f"ended after epoch {result.epochs}: none has tested better than epoch {best}")
     if not quiet:
         print(f"{result.iterations:,} iterations in {format_seconds(result.seconds)}; see {folder.path}")
     print(f"test accuracy {percent(result.evaluation.accuracy)}")
