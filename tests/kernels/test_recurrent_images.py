@@ -243,6 +243,9 @@ def test_sequences_refuse(bench: Bench, rng: np.random.Generator) -> None:
         with pytest.raises(kind, match=rule):
             layer.encode_sequence(bench.command_buffer(), *given)
 
+    once = "must be read or written nowhere else in the sequence"
+    refused(rf"destination_images\[1\] {once}", sources, [results[0], results[0], results[1]])
+    refused(rf"destination_images\[0\] {once}", sources, [sources[1], *results[1:]])
     refused("source_images must hold at least one image", [], [])
     refused("destination_images must hold 3", sources, results[:2])
     refused(r"source_images\[1\] must be an MPSImage", [sources[0], None], results[:2], kind=MPSTypeError)

@@ -237,3 +237,12 @@ def test_private_memory(method: str) -> None:
     found = texture(storage_mode=MTLStorageMode.PRIVATE)
     with pytest.raises(MPSArgumentError, match=f"^MTLTexture: {method} needs memory that the CPU may touch"):
         getattr(found, method)(*((None, 0, bytes(60)) if method == "replace_region" else ()))
+
+
+@pytest.mark.parametrize("name", ["usage", "cpu_cache_mode"])
+@pytest.mark.parametrize("value", ["a", 77, None])
+def test_what_changes_nothing_is_checked_all_the_same(name: str, value: object) -> None:
+    descriptor = mps.MTLTextureDescriptor(width=2, height=2)
+    setattr(descriptor, name, value)
+    with pytest.raises(mps.MPSError, match=name):
+        mps.mtl_device("cpu").new_texture(descriptor)

@@ -75,6 +75,7 @@ def checked_descriptor(who: str, device: Processor, descriptor: object) -> MTLTe
 
     Raises:
         MPSArgumentError: It cannot be stored, or is larger than the device's memory.
+        MPSTypeError: It is no descriptor, or its usage or mode of the CPU's cache is none.
     """
     given = of_kind(who, "descriptor", descriptor, MTLTextureDescriptor)
     for name, kind, allowed in (
@@ -86,6 +87,8 @@ def checked_descriptor(who: str, device: Processor, descriptor: object) -> MTLTe
         if not isinstance(value, kind) or value not in allowed:
             rule = f"must be {', '.join(each.name for each in allowed)}"
             raise MPSArgumentError(who, f"descriptor.{name}", rule, getattr(value, "name", shown(value)))
+    of_kind(who, "descriptor.usage", given.usage, MTLTextureUsage)
+    of_kind(who, "descriptor.cpu_cache_mode", given.cpu_cache_mode, MTLCPUCacheMode)
     most = MOST_SLICES if given.texture_type is MTLTextureType.TYPE_2D_ARRAY else 1
     _require(who, given, "array_length", most)
     for name in ("depth", "sample_count"):

@@ -93,8 +93,8 @@ class MPSRNNImageInferenceLayer(  # pyright: ignore[reportIncompatibleMethodOver
         `store_all_intermediate_states`, is appended to ``recurrent_output_states``.
 
         Raises:
-            MPSArgumentError: Lists have other lengths, images are of other sizes or have too few channels, or a
-                property of single images is not as it comes.
+            MPSArgumentError: Lists have other lengths, images are of other sizes or have too few channels, a
+                destination is read or written by another step, or a property of single images is not as it comes.
             MPSTypeError: The state is of other layers.
         """
         who = self.name
@@ -103,7 +103,8 @@ class MPSRNNImageInferenceLayer(  # pyright: ignore[reportIncompatibleMethodOver
         self._check_stack(range(self.number_of_layers))
         sources = self._images(self._source_list, source_images, self.input_feature_channels)
         extent = sources[0].whole().extent
-        results = self._into(self._result_list, destination_images, self.output_feature_channels, extent)
+        taken = {*map(id, sources)}
+        results = self._into(self._result_list, destination_images, self.output_feature_channels, extent, taken)
         check_count(who, self._result_list, results, len(sources), self._source_list)
         kind = MPSRNNRecurrentImageState
         state = state_of(who, _STATE, recurrent_input_state, self._forms, kind)
@@ -141,7 +142,8 @@ class MPSRNNImageInferenceLayer(  # pyright: ignore[reportIncompatibleMethodOver
         inputs = max(self._forms[self._stack(is_backward=each)[0]].inputs for each in (False, True))
         sources = self._images(SEQUENCE, source_sequence, inputs)
         extent = sources[0].whole().extent
-        results = {name: self._into(name, given, width, extent) for name, (given, width) in lists.items()}
+        taken = {*map(id, sources)}
+        results = {name: self._into(name, given, width, extent, taken) for name, (given, width) in lists.items()}
         for name, each in results.items():
             check_count(self.name, name, each, len(sources), SEQUENCE)
         self._encode_both(command_buffer, sources, results, (extent.images,) * len(sources))
@@ -175,9 +177,15 @@ class MPSRNNImageInferenceLayer(  # pyright: ignore[reportIncompatibleMethodOver
                 raise MPSArgumentError(self.name, name, rule, each.feature_channels)
         return given
 
-    def _into(self, argument: str, images: Any, channels: int, size: Extent) -> list[Operand]:
-        """The first channels of images that are written."""
-        return [_FirstChannels(each, channels) for each in self._images(argument, images, channels, size)]
+    def _into(self, argument: str, images: Any, channels: int, size: Extent, taken: set[int]) -> list[Operand]:
+        """The first channels of images that are written; an image whose identity is ``taken`` has another use."""
+        given = self._images(argument, images, channels, size)
+        for index, each in enumerate(given):
+            if id(each) in taken:
+                rule = "must be read or written nowhere else in the sequence"
+                raise MPSArgumentError(self.name, f"{argument}[{index}]", rule, each.name, "Encode into another image")
+            taken.add(id(each))
+        return [_FirstChannels(each, channels) for each in given]
 
     def _check_properties(self) -> None:
         """Raise unless the properties that every kernel over images has are as they come."""
