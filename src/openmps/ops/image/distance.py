@@ -5,7 +5,8 @@ Exact, in two passes: d(y, x), the distance to the nearest such pixel of the sam
     D(y, x)² = min over x' of (x - x')² + d(y, x')²
 
 The second is a chain of minima over neighbours, step i of which adds ``2 i - 1`` to both, as ``i² = 1 + 3 + 5 + …``:
-squares are int32, and the steps end where one changes nothing, after as many as the largest distance along a row.
+squares are int32, and the steps end where one changes nothing, after as many as the largest distance along a row. Where
+that is large, and on a GPU, which would have to be waited for, the minima are taken as they stand, block by block.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ _FAR = 1 << 15
 """A row beyond every picture, with what a result may show beside it: textures have 16,384."""
 _NOTHING = (1 << 31) - 4 * _FAR
 """The square of a distance to nothing; a step adds less than what int32 has above it."""
+_STEPS = 48
+"""That take less time than all minima of a row of a few hundred pixels."""
+_BLOCK = 1 << 22
+"""Sums of two squares that are in memory at a time."""
 
 
 def distances(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
@@ -49,15 +54,30 @@ def _squares(is_seed: Tensor) -> Tensor:
     behind = torch.where(is_seed, row, 2 * _FAR).flip(ROWS).cummin(ROWS).values.flip(ROWS)
     down = torch.minimum(row - before, behind - row)
     found = torch.where(down >= _FAR, _NOTHING, down * down).contiguous()
-    for step in range(1, width):
+    for step in range(1, min(width, _STEPS) if found.device.type == "cpu" else 1):
         nearer = found.clone()
         cost = 2 * step - 1
         torch.minimum(nearer[..., 1:], found[..., :-1] + cost, out=nearer[..., 1:])
         torch.minimum(nearer[..., :-1], found[..., 1:] + cost, out=nearer[..., :-1])
-        if found.device.type == "cpu" and torch.equal(nearer, found):  # a GPU would have to be waited for
-            break
+        if torch.equal(nearer, found):
+            return found
         found = nearer
-    return found
+    return found if width <= _STEPS and found.device.type == "cpu" else _along_rows(down)
+
+
+def _along_rows(down: Tensor) -> Tensor:
+    """The second pass, of distances along columns, as it stands."""
+    height, width = down.shape[-2:]
+    squares = torch.where(down >= _FAR, _NOTHING, down.to(torch.int64).square()).view(-1, width)
+    column = torch.arange(width, device=down.device)
+    rows = max(1, _BLOCK // (width * width))
+    columns = max(1, _BLOCK // (rows * width))
+    found = torch.empty_like(squares)
+    for part, into in zip(squares.split(rows), found.split(rows), strict=True):
+        for first in range(0, width, columns):
+            apart = (column[first : first + columns, None] - column).square_()
+            torch.amin(part[:, None, :] + apart, 2, out=into[:, first : first + columns])
+    return found.clamp_max_(_NOTHING).to(torch.int32).view(*down.shape[:-2], height, width)
 
 
 class Distances(Op, of=distances, kind=Kind.REDUCTION):
