@@ -205,43 +205,6 @@ def test_sums_of_numbers_as_they_are(
         assert_close(found, oracle.gradient(g, x, array(how.gamma), EPSILON), 4e-6, "gradient")
 
 
-@pytest.mark.parametrize("deviations", [0.0, 3.9, 7.9, 1e3])
-@pytest.mark.parametrize(
-    ("shape", "layout", "is_engines"),
-    [
-        ((4, 3, 24, 20), "channels_last", True),
-        ((4, 3, 24, 20), "contiguous", False),
-        ((2, 5, 4, 4), "channels_last", True),
-        ((2, 5, 3, 5), "channels_last", False),  # too few pixels
-        ((3, 1, 6, 6), "contiguous", True),  # one channel lies both ways
-    ],
-)
-def test_sums_and_gradient_at_once(
-    shape: tuple[int, ...], layout: str, is_engines: bool, deviations: float, rng: np.random.Generator
-) -> None:
-    x, g = (rng.normal(size=shape).astype(np.float32).astype(np.float64) for _ in range(2))
-    x = (x + deviations * x.std()).astype(np.float32).astype(np.float64)
-    source, flow = (tensor(each, torch.float32, layout=layout) for each in (x, g))
-    gamma, pixels, (mean, variance) = rng.normal(size=shape[1]), x.size // shape[1], oracle.moments(x)
-    assert ops._sums_engine(pixels, flow, source) == is_engines
-    moments, row = batch_moments(source), torch.from_numpy(gamma).float()
-    found = ops.normalization_gradient(flow, source, moments, row, EPSILON, pixels)
-    sums = oracle.parameter_gradients(g, x, mean, variance, EPSILON)
-    for mine, wanted in zip(found, sums, strict=False):
-        assert (np.abs(array(mine) - wanted) <= 4e-6 * np.sqrt(pixels)).all()
-    assert_close(found[2], oracle.gradient(g, x, array(row), EPSILON), 4e-6, "gradient")
-
-
-def test_the_gradient_of_a_part_of_the_pixels(rng: np.random.Generator) -> None:
-    """Where the statistics are those of other images, too, these are not summed here."""
-    source, flow = (tensor(rng.normal(size=(2, 3, 8, 8)), torch.float32, layout="channels_last") for _ in range(2))
-    moments, row = batch_moments(source), torch.ones(3)
-    sums = ops_parameter_gradients(flow, source, moments, EPSILON)
-    wanted = ops.data_gradient(flow, source, moments, row, EPSILON, sums, 500)
-    found = ops.normalization_gradient(flow, source, moments, row, EPSILON, 500)
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, (*sums, wanted), strict=True))
-
-
 def _rows(how: Normalization) -> tuple[np.ndarray, np.ndarray]:
     return array(how.gamma), array(how.beta)
 

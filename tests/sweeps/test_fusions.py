@@ -221,7 +221,6 @@ EXAMPLES: dict[str, Example] = {
     "numbers loaded once": Example(lambda it: it.sum(_elu(it, 0.3), _elu(it, 0.7)), channel_format=FLOAT16),
     "gradient handed on": Example(_added, trains=True),
     "rounded once": Example(_added, trains=True, channel_format=FLOAT16),
-    "gradient with sums": Example(lambda it: it.normalized(it.convolution(it.image)), trains=True),
     "normalized neuron": Example(lambda it: it.relu(it.normalized(it.image)), Place.TRITON, trains=True),
     "normalized pooling": Example(
         lambda it: it.pooled(it.relu(it.normalized(it.convolution(it.image)))), Place.TRITON, trains=True

@@ -6,7 +6,6 @@ may be float16: sums and everything in between are float32 then. Where Triton ru
 (`openmps.ops.triton.normalization.batch_normalization`); the forms here are the slow ones that those must equal.
 On the CPU, float32 images with means of a few deviations lose no digits worth the passes that this takes: there the
 sums are those of numbers and squares as they are, by pairs (torch.sum), which does not depend on the number of threads.
-`normalization_gradient` has the engine's sums instead, one number after the other in each thread, if they are few.
 (MPSCNNBatchNormalization.h, macOS 10.13.4; Ioffe and Szegedy, arXiv 1502.03167.)
 """
 
@@ -28,9 +27,6 @@ _PIXELS = (0, 2, 3)
 _LARGEST_MEAN, _LARGEST_MEAN_OF_SUMS = 8.0, 4.0
 """In deviations: of channels that the CPU takes as they are, without subtracting the mean first; for sums, which lose
 as many digits as the square of it has, half of it."""
-_FEWEST_PIXELS, _MOST_PIXELS = 32, 1 << 15
-"""That the engine sums: of fewer, sums and gradient cancel; more than the latter, which each thread sums one after the
-other, lose digits."""
 
 
 class Moments(NamedTuple):
@@ -176,29 +172,6 @@ def data_gradient(
     return torch.addcmul(centred, gradient, _column(scale), out=room_for(centred, x))
 
 
-def normalization_gradient(
-    gradient: Tensor, x: Tensor, moments: Moments, gamma: Tensor, epsilon: float, pixels: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`parameter_gradients`, and the `data_gradient` that they are the sums of."""
-    is_engines = pixels * x.shape[1] == x.numel() and _sums_engine(pixels, gradient, x)
-    if is_engines and is_near_zero(moments.mean, moments.variance):
-        where: Any = gamma, None, None, moments.mean, _inverse_deviation(moments, epsilon), True, epsilon, (True,) * 3
-        source, *sums = torch.ops.aten.native_batch_norm_backward(gradient, x, *where)
-        return sums[0], sums[1], source
-    found = parameter_gradients(gradient, x, moments, epsilon)
-    return found.gamma, found.beta, data_gradient(gradient, x, moments, gamma, epsilon, found, pixels)
-
-
-def _sums_engine(pixels: int, *images: Tensor) -> bool:
-    """Whether the engine sums these images in one pass each, and loses no digits."""
-    if not _FEWEST_PIXELS <= pixels <= _MOST_PIXELS * torch.get_num_threads():
-        return False
-    return all(
-        not x.is_cuda and x.dtype == torch.float32 and x.is_contiguous(memory_format=torch.channels_last)
-        for x in images
-    )
-
-
 def _is_plain(*images: Tensor) -> bool:
     """Whether these are images that may be taken as they are, if their means are small."""
     return all(not each.is_cuda and each.dtype in (torch.float16, torch.float32) for each in images)
@@ -311,20 +284,6 @@ class DataGradient(Op, half=True):
         gradient, x, mean, correction, variance, gamma, *batch = operands
         sums, pixels = (ParameterGradients(*batch[:2]), batch[2]) if batch else (None, 0)
         return data_gradient(gradient, x, _moments(mean, correction, variance), gamma, self.epsilon, sums, pixels)
-
-
-class NormalizationGradient(Op, kind=Kind.REDUCTION, results=3):
-    """`ParameterSums` and the `DataGradient` that reads them: dL/dgamma, dL/dbeta and the gradient of the images.
-
-    Operands are the gradient, the images, mean, correction (none is 0), variance, gamma, and the number of pixels.
-    """
-
-    epsilon: float
-
-    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """See `normalization_gradient`."""
-        gradient, x, mean, correction, variance, gamma, pixels = operands
-        return normalization_gradient(gradient, x, _moments(mean, correction, variance), gamma, self.epsilon, pixels)
 
 
 class JoinRows(Op, kind=Kind.STORAGE):

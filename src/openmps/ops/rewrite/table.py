@@ -12,7 +12,7 @@ from openmps.ops.convolution.convolution import Convolution, FullyConnected
 from openmps.ops.convolution.fused_convolution import GATES, FusedConvolution
 from openmps.ops.elements import Load
 from openmps.ops.layout.concatenation import Concatenate
-from openmps.ops.normalization.batch_normalization import DataGradient, Normalize, ParameterSums
+from openmps.ops.normalization.batch_normalization import Normalize
 from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
 from openmps.ops.normalization.projected_neuron import ProjectedNeuron
 from openmps.ops.normalization.stored_normalization import StoredNormalization
@@ -66,8 +66,6 @@ FUSED_CONVOLUTION = Term(Kind.CONTRACTION, (FusedConvolution,))
 FULLY_CONNECTED = Term(Kind.CONTRACTION, (FullyConnected,))
 MAX_POOLING = Term(Kind.WINDOW, (MaxPooling,))
 AVERAGE_POOLING_GRADIENT = Term(Kind.WINDOW, (AveragePoolingGradient,))
-PARAMETER_SUMS = Term(Kind.REDUCTION, (ParameterSums,))
-DATA_GRADIENT = Term(Kind.POINTWISE, (DataGradient,))
 PASSED_SUMS = Term(Kind.REDUCTION, (PassedSums,))
 CONCATENATION = Term(Kind.STORAGE, (Concatenate,))
 LOAD = Term(Kind.STORAGE, (Load,))
@@ -172,15 +170,6 @@ RULES: tuple[Rule, ...] = (
         "a `NormalizedNeuron`, its gradient in the sums for gamma and beta and in the gradient of the source",
         "the normalization, the sum if there is one, the rectifier, and their gradients",
         _TRITON,
-    ),
-    Rule(
-        "gradient with sums",
-        ((PARAMETER_SUMS, DATA_GRADIENT),),
-        "the same gradient, source and statistics; no sums before are joined",
-        normalization.gradient_with_sums,
-        "a `NormalizationGradient`",
-        "the sums for gamma and beta, then the gradient of the source",
-        _CPU,
     ),
     Rule(
         "normalized pooling",

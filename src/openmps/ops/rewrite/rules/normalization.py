@@ -14,9 +14,6 @@ It needs a rectifier that alone reads what lies before it, besides its own gradi
 gradient must be read by the normalization's gradients alone, which normalize the same source with the same numbers.
 Images that come out, and images that others read, stand in its way.
 
-`gradient_with_sums`: where the sums for gamma and beta are those that the gradient of the source reads, one equation
-makes both in the same passes over the images.
-
 `normalized_pooling`: a max pooling that alone reads such a neuron without an added image becomes one equation with it,
 and the pooling's gradient a part of those two that read it.
 """
@@ -25,7 +22,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from openmps.ops.normalization.batch_normalization import DataGradient, NormalizationGradient, Normalize, ParameterSums
+from openmps.ops.normalization.batch_normalization import DataGradient, Normalize, ParameterSums
 from openmps.ops.normalization.normalized_neuron import (
     NormalizedNeuron,
     NormalizedNeuronGradient,
@@ -75,21 +72,6 @@ def _instead(site: Site, equation: Equation, value: int) -> Change | None:
     """Another value in the place of what an equation gives; not where that comes out."""
     made = equation.writes[0]
     return None if made in site.flow.outputs else Change({id(equation): []}, {made: value})
-
-
-def gradient_with_sums(site: Site, sums: Equation, equation: Equation) -> Change | None:
-    """The sums for gamma and beta, and the gradient of the source that they are a part of, as one equation."""
-    assert isinstance(sums.op, ParameterSums)
-    reads, made_by = equation.reads, site.flow.makers.get
-    if equation.op != DataGradient(sums.op.epsilon) or reads[:-4] != sums.reads or reads[-3:-1] != sums.writes:
-        return None
-    gamma, pixels = reads[-4], reads[-1]
-    # What the sums do not read must be there where they are made.
-    if made_by(gamma) not in (None, made_by(reads[2])) or made_by(pixels) is not None:
-        return None
-    new = NormalizationGradient(sums.op.epsilon)
-    writes = (*sums.writes, *equation.writes)
-    return Change({id(sums): [Equation(new, (*sums.reads, gamma, pixels), writes)], id(equation): []})
 
 
 def normalized_neuron(site: Site, *match: Equation) -> Change | None:
