@@ -239,3 +239,9 @@ def test_a_region_beside_the_source() -> None:
     kernel.clip_rect_source = mps.MTLRegion(mps.MTLOrigin(2, 0, 0), mps.MTLSize(1, 1, 1))
     with pytest.raises(MPSError, match="^MPSImageHistogram: clip_rect_source must overlap the source of 2x2 pixels"):
         kernel.encode(BENCH.command_buffer(), BENCH.empty((1, 1, 2, 2)), _buffer(64), 0)
+
+
+def test_alpha_of_three_channels_is_refused() -> None:
+    """Their format has four components, which `histogram_size` counts."""
+    with pytest.raises(mps.MPSArgumentError, match="source_texture must have 4 feature channels, as histogram_for_alpha"):
+        _counted(mps.MPSImageHistogram(CPU, Info(4, True)), np.zeros((1, 3, 2, 2)))

@@ -18,7 +18,7 @@ from openmps.kernels.image_filters.histogram_buffers import (
     counts_in,
 )
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.ops.elements import Crop
+from openmps.ops.elements import COMPONENTS, Crop
 from openmps.ops.image.histogram import Histogram, NormalizedHistogram
 from openmps.ops.op import Value
 from openmps.types import MPSImageHistogramInfo, MPSRectNoClip, MTLPixelFormat
@@ -71,6 +71,10 @@ class _Counting(OperandKernel):
     def _counts(self, image: MPSImage, histogram: object, offset: object) -> MPSVector:
         """The part of a buffer that the counts of a picture take."""
         info = self.histogram_info
+        if info.histogram_for_alpha and image.feature_channels == COMPONENTS - 1:
+            rule = "must have 4 feature channels, as histogram_for_alpha is set"
+            remedy = "Convert it to 4 channels, or leave alpha out"
+            raise MPSArgumentError(self.name, "source_texture", rule, image.feature_channels, remedy)
         channels = channels_counted(self.name, "source_texture", info, image.feature_channels)
         count = channels * info.number_of_histogram_entries
         return counts_in(self.name, "histogram", histogram, offset, count, HISTOGRAM_ALIGNMENT)
@@ -108,7 +112,7 @@ class MPSImageHistogram(_Counting):
 
     Raises:
         MPSArgumentError: In an encode, the buffer is too small, its offset no multiple of 32, the clip rectangle beside
-            the source, or the source has more than 4 channels.
+            the source, or the source has more than 4 channels, or 3 where alpha is asked for: their format has 4.
     """
 
     _arguments = (_SOURCE, _COUNTS)
