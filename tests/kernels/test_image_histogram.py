@@ -243,5 +243,7 @@ def test_a_region_beside_the_source() -> None:
 
 def test_alpha_of_three_channels_is_refused() -> None:
     """Their format has four components, which `histogram_size` counts."""
-    with pytest.raises(mps.MPSArgumentError, match="source_texture must have 4 feature channels, as histogram_for_alpha"):
+    with pytest.raises(
+        mps.MPSArgumentError, match="source_texture must have 4 feature channels, as histogram_for_alpha"
+    ):
         _counted(mps.MPSImageHistogram(CPU, Info(4, True)), np.zeros((1, 3, 2, 2)))
