@@ -449,3 +449,9 @@ def test_changed_files_are_loaded_or_refused_by_name(monkeypatch: pytest.MonkeyP
                 assert target.says(found) == target.says(load(honest)) or target.is_as_written(folder, found)
     assert len(refused) > 100
     assert [said for said in refused if str(tmp_path) not in said] == []
+
+
+def test_what_is_no_picture_is_said_without_an_address() -> None:
+    with pytest.raises(mps.MPSError, match="cannot identify image file") as caught:
+        mps.load_texture(b"no picture", CPU)
+    assert "0x" not in str(caught.value)

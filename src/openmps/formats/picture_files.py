@@ -41,6 +41,8 @@ _ALWAYS_DECODED, _MOST_TIMES = 8 << 20, 1100
 """Bytes that any file may decode to, and how many times its length: deflate packs 1,032 bytes into one."""
 _FEW_BITS = ("1", "L", "P")
 """Modes whose pixels may have one bit in the file, and have eight when they are decoded."""
+_ADDRESS = re.compile(r" <[\w.]+ object at 0x[0-9a-f]+>")
+"""What Pillow's errors say of an object of ours."""
 
 # --- opened -----------------------------------------------------------------------------------------------------------
 
@@ -95,7 +97,8 @@ def opened(
         if scarce is not None:  # nothing is wrong with the image
             raise scarce(who, name, "could not be read", str(error)) from error
         rule = f"must be a whole image ({', '.join(sorted(formats))})"
-        raise MPSFileError(who, name, rule, f"{type(error).__name__}: {error}") from error
+        said = _ADDRESS.sub("", str(error))
+        raise MPSFileError(who, name, rule, f"{type(error).__name__}: {said}") from error
 
 
 def _check_size(image: PillowImage.Image, length: int) -> None:
