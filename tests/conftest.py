@@ -76,19 +76,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Leave the tests themselves, and what they import, out of every later collection of garbage: it is most of it."""
-    _leave_out()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
-    """And then what the tests of a file have left, caches above all: tests that collect garbage do it at every step."""
-    ended = yield
-    if nextitem is not None and nextitem.path != item.path:
-        _leave_out()
-    return ended
-
-
-def _leave_out() -> None:
     gc.collect()
     gc.freeze()
 

@@ -32,6 +32,7 @@ WITHOUT: Mapping[str, str] = MappingProxyType(
         "-initWithCoder:device:": _ARCHIVE,
         "-encodeWithCoder:": _ARCHIVE,
         "-initWithTexture:featureChannels:": _TEXTURE,
+        "-encodeToCommandBuffer:inPlaceTexture:fallbackCopyAllocator:": _TEXTURE,
         "-regions": "PyObjC does not know how many regions the pointer points to; keep the list that you passed",
         "-newBufferWithBytesNoCopy:length:options:deallocator:": "use newBufferWithBytes_length_options_, which copies",
         "-newLibraryWithSource:options:error:": "Metal source cannot be compiled here: use the framework's kernels",
