@@ -5,6 +5,7 @@ A timer that tests open stands for the device, and the CPU for what launches on 
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import weakref
@@ -54,12 +55,9 @@ class Device:
         self.executor._launches_at_commit = True
         self.executor._launch_here = lambda execution: execution.launch()
         self.gates: list[Gate] = []
-        self.executor.timer = self._timer
+        # Nothing that the executor has knows this object and its queue, which would never be collected.
+        self.executor.timer = functools.partial(_timer, self.gates)
         self.calls: list[object] = []
-
-    def _timer(self) -> Gate:
-        self.gates.append(Gate())
-        return self.gates[-1]
 
     def buffer(self, handler: object = None) -> MTLCommandBuffer:
         """A committed buffer; what its handler is called with is noted."""
@@ -71,13 +69,15 @@ class Device:
 
     def opened(self) -> Device:
         """The same, with a device that is always done."""
-        self.executor.timer = self._open
+        self.executor.timer = functools.partial(_timer, self.gates, is_open=True)
         return self
 
-    def _open(self) -> Gate:
-        gate = self._timer()
-        gate.opened.set()
-        return gate
+
+def _timer(gates: list[Gate], *, is_open: bool = False) -> Gate:
+    gates.append(Gate())
+    if is_open:
+        gates[-1].opened.set()
+    return gates[-1]
 
 
 def test_a_look_at_the_status_sees_records_to_their_end() -> None:

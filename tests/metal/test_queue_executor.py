@@ -6,13 +6,15 @@ import gc
 import os
 import signal
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, MTLExecutionError
 from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.runtime.devices import mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
@@ -198,6 +200,34 @@ def test_the_worker_ends_with_its_queue(mtl: MTLDevice) -> None:
     gc.collect()
     worker.join(PATIENCE)
     assert not worker.is_alive()
+
+
+@pytest.mark.parametrize("worker_runs", [True, False])
+def test_a_record_that_failed_is_let_go(queue: MTLCommandQueue, worker_runs: bool) -> None:
+    """Its error has the frames that it went through, and with them what the caller has; the queue lives on."""
+
+    class Mine:
+        pass
+
+    def fail() -> weakref.ref[Mine]:
+        mine, done = Mine(), threading.Event()
+        buffer = queue.command_buffer()
+        buffer.record("work", lambda: float("no number"))
+        if worker_runs:
+            buffer.add_completed_handler(lambda _: done.set())
+        buffer.commit()
+        assert not worker_runs or done.wait(PATIENCE)
+        with pytest.raises(MTLExecutionError):
+            buffer.wait_until_completed()
+        return weakref.ref(mine)
+
+    mine = fail()
+    for _ in range(100):
+        gc.collect()  # again: the worker lets go of a record after it has told those that wait
+        if mine() is None:
+            break
+        time.sleep(0.02)
+    assert mine() is None
 
 
 def test_a_dropped_queue_finishes_what_was_committed(mtl: MTLDevice) -> None:

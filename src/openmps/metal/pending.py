@@ -137,10 +137,12 @@ unwritten: dict[int, _Unwritten] = {}
 
 def mark_unwritten(works: Iterable[tuple[str, object]], name: str, error: MTLExecutionError | None = None) -> None:
     """Works of the command buffer called ``name`` will never run: what only they would write cannot be read."""
+    # The error that was raised has the frames that it went through, and with them the memory: it would never go.
+    told = None if error is None else _told_again(error)
     for label, work in works:
         for region in work.writes() if isinstance(work, Writer) else ():
             if region.owner is not None and region.tensor is None:
-                entry = _Unwritten(weakref.ref(region.owner), region.ranges, f"{label!r} on {name}", error)
+                entry = _Unwritten(weakref.ref(region.owner), region.ranges, f"{label!r} on {name}", told)
                 unwritten[id(entry)] = entry
 
 
@@ -192,10 +194,14 @@ def wait_until_written(who: str, action: str, regions: Iterable[Region]) -> None
 
 
 def _never_written(who: str, action: str, entry: _Unwritten) -> MTLCommandBufferError | MTLExecutionError:
-    if (error := entry.error) is not None:
-        return MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy)
+    if entry.error is not None:
+        return _told_again(entry.error)
     rule = "cannot read what a command buffer that was dropped before its commit was to write"
     return MTLCommandBufferError(who, action, rule, entry.writer, "Encode it again, and call commit() before it goes")
+
+
+def _told_again(error: MTLExecutionError) -> MTLExecutionError:
+    return MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy)
 
 
 def require_written(who: str, action: str, regions: Iterable[Region]) -> None:
@@ -245,7 +251,7 @@ def _wait_for_unfinished(who: str, action: str, wanted: Sequence[Region]) -> Non
     for record in awaited:
         error = record.finish(who, action)
         if error is not None:
-            raise MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy) from error.__cause__
+            raise _told_again(error) from error.__cause__
 
 
 def _writers(wanted: Sequence[Region]) -> tuple[str | None, list[Unfinished]]:

@@ -225,7 +225,9 @@ class QueueExecutor:
                     self._help(each)
                     self._await(each, each.finished)
                 self._help(execution)
-            return self._await(execution, latch)
+            told = self._await(execution, latch)
+            self._locked(self._in_flight.forget)
+            return told
         with process_end.waits:
             if self._waits_on(waiter) and not latch.is_set():
                 return _NEEDS_CALLER
@@ -290,7 +292,7 @@ class QueueExecutor:
         for ticket in tickets:
             if ticket.execution is execution:
                 return None
-            if ticket.execution is None and not ticket.abandoned:
+            if ticket.execution is None and not ticket.abandoned and not ticket.is_handed_on:
                 record = None if ticket.record is None else ticket.record()
                 return "a command buffer" if record is None else record.name
         return None
@@ -361,6 +363,10 @@ class QueueExecutor:
             if not execution.is_quiet or execution.is_awaited:
                 self._inbox.put(execution)
             ticket.is_handed_on = True
+        if ticket is not None:
+            # The place stays until the next one is taken. A record that failed has the frames that it went through, in
+            # them the queue: it would never be collected.
+            ticket.execution = None
         self._launcher = None
         self._turn = None
 
@@ -435,7 +441,7 @@ class QueueExecutor:
 
     def _behind_a_gap(self) -> list[Ticket]:
         """Take those that wait behind a place that nobody has committed out of the order."""
-        tickets = [ticket for ticket in self._order if not ticket.abandoned]
+        tickets = [ticket for ticket in self._order if not ticket.abandoned and not ticket.is_handed_on]
         first = next((index for index, ticket in enumerate(tickets) if ticket.execution is None), len(tickets))
         behind = [ticket for ticket in tickets[first:] if ticket.execution is not None]
         self._order = deque(ticket for ticket in tickets if ticket not in behind)
