@@ -263,6 +263,13 @@ def test_an_optimizer(cpu: MTLDevice) -> None:
         assert getattr(found, name) == getattr(optimizer, name), name
 
 
+def test_an_optimizer_with_a_weight_decay_is_refused(cpu: MTLDevice) -> None:
+    optimizer = MPSNNOptimizerAdam(cpu, 0.25)
+    optimizer.weight_decay = 0.5
+    with pytest.raises(MPSTypeError, match=r"MPSNNOptimizerAdam cannot be archived with weight_decay.*got 0\.5"):
+        MPSKeyedArchiver.archived_data(optimizer)
+
+
 def test_one_object_named_twice_stays_one(cpu: MTLDevice) -> None:
     policy = Policy(1)
     kernels = [MPSCNNPoolingMax(cpu, 2, 2), MPSCNNPoolingMax(cpu, 3, 3)]

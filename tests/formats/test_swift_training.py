@@ -219,6 +219,14 @@ def test_the_optimizer_of_trainable_sources() -> None:
     assert "updateMeanAndVarianceWithCommandBuffer:batchNormalizationState:" in text
 
 
+def test_a_weight_decay_is_refused() -> None:
+    """The framework's optimizers have none: Swift would train otherwise."""
+    network = Network.create(NetworkShape(8, 8, 1, 3, "tiny"), seed=0, optimizer=optimizer_factory("adam", 0.25, 0.1))
+    graph = network.training_graph(CPU, FLOAT16, loss_weight=1.0, dropout_seed=0)
+    with pytest.raises(mps.MPSExportError, match=r"is trained with weight_decay 0\.1, which the framework has not"):
+        swift.source(graph)
+
+
 class Updating(Weights):
     def update(self, command_buffer: Any, gradient_state: Any, source_state: Any) -> Any:
         return None

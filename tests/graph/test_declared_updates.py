@@ -37,12 +37,19 @@ def _clipped(device: mps.MTLDevice) -> mps.MPSNNOptimizer:
     return mps.MPSNNOptimizerAdam(device, optimizer_descriptor=said)
 
 
+def _decayed(device: mps.MTLDevice) -> mps.MPSNNOptimizer:
+    optimizer = mps.MPSNNOptimizerAdam(device, 0.01)
+    optimizer.weight_decay = 0.3
+    return optimizer
+
+
 OPTIMIZERS: dict[str, Optimizer] = {
     "sgd": lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, 0.02),
     "momentum": _momentum,
     "rmsprop": lambda device: mps.MPSNNOptimizerRMSProp(device, 0.01),
     "adam": lambda device: mps.MPSNNOptimizerAdam(device, 0.01),
     "clipped": _clipped,
+    "decayed": _decayed,
 }
 
 
@@ -232,6 +239,20 @@ def test_every_step_asks_for_rates(device: torch.device) -> None:
         assert [source.optimizer.time_step for source in training.net.sources] == [STEPS + 1] * 2
 
 
+def test_other_rates_and_decays_are_replayed(device: torch.device) -> None:
+    """They are numbers of each step; a decay out of nothing is other work."""
+    pair = _pair(device, "plain", _decayed, replays=True)
+    for training in pair:
+        for step in range(2 * STEPS):
+            for source in training.net.sources:
+                source.set_learning_rate(0.1 / (step + 1))
+            training.step()
+            training.last.wait_until_completed()
+            if step > 2 and training is pair[0]:
+                assert set(outcomes(training.last)) == {"replayed"}
+    _equal(pair, device)
+
+
 def _reload(training: Training) -> None:
     training.last.wait_until_completed()
     for source in training.net.sources:
@@ -251,6 +272,11 @@ def _clip(training: Training) -> None:
         source.optimizer.apply_gradient_clipping = not source.optimizer.apply_gradient_clipping
 
 
+def _decay(training: Training) -> None:
+    for source in training.net.sources:
+        source.optimizer.weight_decay = 0.5 - source.optimizer.weight_decay
+
+
 def _forget_momenta(training: Training) -> None:
     for vectors in training.net.sources[0].accumulators.values():
         vectors[:] = [
@@ -268,7 +294,7 @@ def _bind(training: Training) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "change", "replays"),
-    pairs(["plain", "normalized", "groups"], [_reload, _restore, _clip, _forget_momenta, _bind], [False, True]),
+    pairs(["plain", "normalized", "groups"], [_reload, _restore, _clip, _decay, _forget_momenta, _bind], [False, True]),
 )
 def test_what_changes_between_steps(
     kind: str, change: Callable[[Training], None], replays: bool, device: torch.device

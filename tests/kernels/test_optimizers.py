@@ -144,6 +144,7 @@ ORDERED = {
 }
 """All that is done to a gradient: another order of it gives other numbers. Every form is held to these."""
 DESCRIPTORS |= ORDERED
+DESCRIPTORS["decayed"] = ORDERED["clip, rescale, l2"] | {"weight_decay": 3.0}
 RULES = {
     "sgd": (SGD, {}, 0),
     "momentum": (SGD, {"momentum_scale": 0.8}, 1),
@@ -162,6 +163,7 @@ def _common(options: dict[str, Any]) -> oracle.Common:
         clip=clip if options.get("apply_gradient_clipping") else None,
         regularization=int(options.get("regularization_type", 0)),
         regularization_scale=options.get("regularization_scale", 0.0),
+        weight_decay=options.get("weight_decay", 0.0),
     )
 
 
@@ -182,7 +184,10 @@ def _expected(rule: str, step: int, g: Array, v: Array, kept: list[Array], commo
 
 def _optimizer(rule: str, options: dict[str, Any], device: Any) -> Any:
     kind, parameters, _ = RULES[rule]
-    return kind(device, optimizer_descriptor=MPSNNOptimizerDescriptor(**options), **parameters)
+    own = {name: value for name, value in options.items() if name != "weight_decay"}
+    optimizer = kind(device, optimizer_descriptor=MPSNNOptimizerDescriptor(**own), **parameters)
+    optimizer.weight_decay = options.get("weight_decay", 0.0)
+    return optimizer
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -267,10 +272,12 @@ def _torch_step(rule: str, parameter: torch.Tensor, lr: float) -> Any:
         return torch.optim.SGD([parameter], lr=lr, momentum=0.9)
     if rule == "rmsprop":
         return torch.optim.RMSprop([parameter], lr=lr, alpha=0.9, eps=1e-8)
+    if rule == "adamw":
+        return torch.optim.AdamW([parameter], lr=lr, betas=(0.9, 0.999), eps=1e-15, weight_decay=0.5)
     return torch.optim.Adam([parameter], lr=lr, betas=(0.9, 0.999), eps=1e-15, amsgrad=rule == "amsgrad")
 
 
-@pytest.mark.parametrize("rule", ["sgd", "momentum", "rmsprop", "adam"])
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "rmsprop", "adam", "adamw"])
 def test_against_torch(rule: str, rng: np.random.Generator) -> None:
     """With a constant learning rate, and an epsilon too small to tell where it stands."""
     bench = Bench(CPU)
@@ -279,9 +286,11 @@ def test_against_torch(rule: str, rng: np.random.Generator) -> None:
         "momentum": lambda: SGD(CPU, 0.02, momentum_scale=0.9),
         "rmsprop": lambda: RMSProp(CPU, 0.02),
         "adam": lambda: Adam(CPU, 0.02, epsilon=1e-15),
+        "adamw": lambda: Adam(CPU, 0.02, epsilon=1e-15),
     }[rule]
     optimizer = make()
-    count = {"sgd": 0, "adam": 2}.get(rule, 1)
+    optimizer.weight_decay = 0.5 if rule == "adamw" else 0.0
+    count = {"sgd": 0, "adam": 2, "adamw": 2}.get(rule, 1)
     start = rng.normal(size=9)
     parameter = torch.tensor(start, dtype=torch.float64)
     theirs = _torch_step(rule, parameter, 0.02)
@@ -294,6 +303,21 @@ def test_against_torch(rule: str, rng: np.random.Generator) -> None:
         operands = {"input_gradient": _vector(bench, g), "input_values": values, "result_values": values}
         _step(bench, optimizer, "vector", operands | accumulators)
     assert_close(values.numpy(), parameter, 1e-5)
+
+
+def test_a_decay_changes_from_encode_to_encode_and_a_copy_has_it() -> None:
+    bench = Bench(CPU)
+    optimizer, values = SGD(CPU, 0.5), _vector(bench, [8.0])
+    operands = {"input_gradient": _vector(bench, [0.0]), "input_values": values, "result_values": values}
+    for decay, rate, wanted in ((1.0, 0.5, 4.0), (1.0, 0.25, 3.0), (0.0, 0.25, 3.0), (2.0, 0.25, 1.5)):
+        optimizer.weight_decay = decay
+        optimizer.set_learning_rate(rate)
+        _step(bench, optimizer, "vector", operands)
+        assert values.numpy().tolist() == [wanted]
+    _step(bench, optimizer.copy(), "vector", operands)
+    assert values.numpy().tolist() == [0.75]
+    with pytest.raises(MPSArgumentError, match="weight_decay must be a number, got nan"):
+        optimizer.weight_decay = float("nan")
 
 
 # --- the convolution form --------------------------------------------------------------------------------------------

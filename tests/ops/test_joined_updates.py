@@ -25,6 +25,7 @@ MAKERS: dict[str, tuple[Callable[[int], Update], int]] = {
     "momentum": (lambda vectors: StochasticGradientDescent(vectors, RULE, 0.8, False), 1),
     "RMSProp": (lambda vectors: RmsProp(vectors, RULE, 0.85, 1e-6), 1),
     "Adam": (lambda vectors: Adam(vectors, RULE, 0.8, 0.99, 1e-6), 2),
+    "AdamW": (lambda vectors: Adam(vectors, RULE, 0.8, 0.99, 1e-6, decays=True), 2),
 }
 """An update of so many vectors, and its own kinds of vectors."""
 SIZES = [(1500, 3), (7,), (16, 1024), (0, 5)]
@@ -38,15 +39,15 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> to
     return triton_place(monkeypatch)
 
 
-def operands(own: int, sizes: tuple[int, ...], place: torch.device, seed: int) -> list[Any]:
-    """The operands of one update in place, its rate on the device; the first result is rounded, too."""
+def operands(own: int, sizes: tuple[int, ...], place: torch.device, seed: int, numbers: int = 1) -> list[Any]:
+    """The operands of one update in place, its numbers on the device; the first result is rounded, too."""
     generator = torch.Generator().manual_seed(seed)
     made = [[torch.randn(size, generator=generator).to(place) for size in sizes] for _ in range(2 + own)]
     vectors = [each if kind < 2 else each.abs() for kind, run in enumerate(made) for each in run]
     results = vectors[len(sizes) : 2 * len(sizes)]
-    rate = torch.tensor(0.01 * (1 + seed), dtype=torch.float64, device=place)
+    rates = [torch.tensor(0.01 * (1 + seed + each), dtype=torch.float64, device=place) for each in range(numbers)]
     rounded = tuple(torch.zeros(sizes[0], dtype=kind, device=place) for kind in (torch.float16, torch.float32))
-    return [rate, *vectors, *results, rounded if seed % 2 else None]
+    return [*rates, *vectors, *results, rounded if seed % 2 else None]
 
 
 def body_of(updates: list[tuple[Update, int]]) -> Function:
@@ -69,7 +70,8 @@ def test_the_same_numbers(kind: str, is_many: bool, place: torch.device, monkeyp
         monkeypatch.setattr(joined_updates, "MOST_TOGETHER", 2)
         monkeypatch.setattr(joined_updates, "MOST_IN_ALL", 2)
     make, own = MAKERS[kind]
-    given = [operands(own, sizes, place, seed) for seed, sizes in enumerate(SIZES)]
+    first = make(1).numbers
+    given = [operands(own, sizes, place, seed, first) for seed, sizes in enumerate(SIZES)]
     function = body_of([(make(len(sizes)), len(each)) for sizes, each in zip(SIZES, given, strict=True)])
     joined = join_updates(function)
     assert len(joined.equations) == 1
@@ -79,7 +81,7 @@ def test_the_same_numbers(kind: str, is_many: bool, place: torch.device, monkeyp
     for part, twin, sizes in zip(given, twins, SIZES, strict=True):
         count = len(sizes)
         twin[:-1] = [each.clone() for each in part[:-1]]
-        twin[-1 - count : -1] = twin[1 + count : 1 + 2 * count]
+        twin[-1 - count : -1] = twin[first + count : first + 2 * count]
     launches: list[Any] = []
     equation = Update.pass_once
     monkeypatch.setattr(Update, "pass_once", lambda *said, **how: launches.append(how) or equation(*said, **how))
@@ -139,13 +141,16 @@ def test_what_is_joined() -> None:
     other = Adam(2, RULE, 0.8, 0.99, 1e-3)
 
     def counts(*updates: Update) -> list[int]:
-        function = join_updates(body_of([(op, 2 + op.vectors * (5 if isinstance(op, Adam) else 3)) for op in updates]))
+        function = join_updates(
+            body_of([(op, 1 + op.numbers + op.vectors * (5 if isinstance(op, Adam) else 3)) for op in updates])
+        )
         return [
             len(equation.op.updates) if isinstance(equation.op, JoinedUpdate) else 1 for equation in function.equations
         ]
 
     assert counts(adam(2), adam(2), adam(1)) == [3]
     assert counts(adam(2), other, other) == [1, 2]
+    assert counts(adam(2), replace(adam(2), decays=True)) == [1, 1]
     assert counts(adam(2), descent(2), adam(2)) == [1, 1, 1]
     assert counts(*[adam(2)] * 5) == [4, 1]
     most = joined_updates.MOST_IN_ALL // 2
@@ -157,14 +162,15 @@ def test_what_is_joined() -> None:
 def test_shards_have_the_same_numbers(kind: str, place: torch.device) -> None:
     """Joined updates of the shards of three processes, over the same gradients and values, against whole ones."""
     make, own = MAKERS[kind]
-    whole = [operands(own, sizes, place, 2 * seed) for seed, sizes in enumerate(SIZES)]
+    first = make(1).numbers
+    whole = [operands(own, sizes, place, 2 * seed, first) for seed, sizes in enumerate(SIZES)]
     shared = [[each.clone() if isinstance(each, torch.Tensor) else each for each in part] for part in whole]
     for part, sizes in zip(shared, SIZES, strict=True):
-        part[-1 - len(sizes) : -1] = part[1 + len(sizes) : 1 + 2 * len(sizes)]  # the results are the values
+        part[-1 - len(sizes) : -1] = part[first + len(sizes) : first + 2 * len(sizes)]  # the results are the values
     for shard in Shard(0, 3).of_all():
         given = [part.copy() for part in shared]
         for part, sizes in zip(given, SIZES, strict=True):
-            for at in range(1 + 2 * len(sizes), len(part) - 1 - len(sizes)):
+            for at in range(first + 2 * len(sizes), len(part) - 1 - len(sizes)):
                 room = torch.full((shard.room(len(part[at])),), torch.nan, device=place)
                 room[: len(shard.of(part[at]))] = shard.of(part[at])
                 part[at] = room

@@ -17,6 +17,15 @@ class Common:
     regularization: int = 0
     """The framework's number: none, L1, L2."""
     regularization_scale: float = 0.0
+    weight_decay: float = 0.0
+
+
+def decayed(values: np.ndarray, p: Common) -> np.ndarray:
+    """What is left of the values before the step, number by number."""
+    result = np.array(values, dtype=np.float64)
+    for i in np.ndindex(*result.shape):
+        result[i] -= p.learning_rate * p.weight_decay * result[i]
+    return result
 
 
 def prepared(gradient: float, value: float, p: Common) -> float:
@@ -40,10 +49,10 @@ def sgd(
     nesterov: bool = False,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """New values and new momentum."""
-    result = np.array(values, dtype=np.float64)
+    result = decayed(values, p)
     velocity = None if momentum is None else np.array(momentum, dtype=np.float64)
     for i in np.ndindex(*result.shape):
-        g = prepared(float(gradient[i]), float(values[i]), p)
+        g = prepared(float(gradient[i]), float(result[i]), p)
         if velocity is None:
             result[i] -= p.learning_rate * g
         elif nesterov:
@@ -58,9 +67,9 @@ def sgd(
 def rmsprop(
     gradient: np.ndarray, values: np.ndarray, squares: np.ndarray, p: Common, decay: float = 0.9, epsilon: float = 1e-8
 ) -> tuple[np.ndarray, np.ndarray]:
-    result, s = np.array(values, dtype=np.float64), np.array(squares, dtype=np.float64)
+    result, s = decayed(values, p), np.array(squares, dtype=np.float64)
     for i in np.ndindex(*result.shape):
-        g = prepared(float(gradient[i]), float(values[i]), p)
+        g = prepared(float(gradient[i]), float(result[i]), p)
         s[i] = decay * s[i] + (1 - decay) * g * g
         result[i] -= p.learning_rate * g / (math.sqrt(s[i]) + epsilon)
     return result, s
@@ -79,11 +88,12 @@ def adam(
     epsilon: float = 1e-8,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """`time_step` counts this step: 1 for the first."""
-    result, m, u = (np.array(v, dtype=np.float64) for v in (values, momentum, velocity))
+    result = decayed(values, p)
+    m, u = (np.array(v, dtype=np.float64) for v in (momentum, velocity))
     x = None if maximum_velocity is None else np.array(maximum_velocity, dtype=np.float64)
     rate = p.learning_rate * math.sqrt(1 - beta2**time_step) / (1 - beta1**time_step)
     for i in np.ndindex(*result.shape):
-        g = prepared(float(gradient[i]), float(values[i]), p)
+        g = prepared(float(gradient[i]), float(result[i]), p)
         m[i] = beta1 * m[i] + (1 - beta1) * g
         u[i] = beta2 * u[i] + (1 - beta2) * g * g
         largest = u[i]

@@ -234,7 +234,7 @@ def _of_run(
 ) -> Found:
     from openmps.formats.swift import SwiftPreprocessing
     from openmps.training.inference import described_format, described_network, described_preprocessing
-    from openmps.training.network import Network, optimizer_factory
+    from openmps.training.network import Network
     from openmps.training.run_description import run_options
 
     shape, names = described_network(run)
@@ -253,8 +253,7 @@ def _of_run(
         return Found(Network.from_arrays(shape, arrays).inference_graph(device, form), sources, images, notes, prepared)
     options = run_options(run)
     batch = options.batch_size
-    optimizer = optimizer_factory(options.optimizer, options.learning_rate)
-    network = Network.from_arrays(shape, arrays, optimizer=optimizer)
+    network = Network.from_arrays(shape, arrays, optimizer=options.optimizer_factory())
     graph = network.training_graph(device, form, loss_weight=1 / batch, dropout_seed=options.seed)
     weight = [f"The loss is that of batches of {batch} images: its weight is 1 / {batch}."]
     return Found(graph, sources, images, [*notes, *weight], prepared)

@@ -141,6 +141,10 @@ Patience = Annotated[
 ]
 KeptEpoch = Annotated[Keep, typer.Option(help="Which epoch's weights the run has: best is that of the best test.")]
 OptimizerOption = Annotated[Optimizer, typer.Option(help="How weights follow from gradients.")]
+WeightDecay = Annotated[
+    float,
+    typer.Option(min=0, help="Part of all numbers, times the step size, that each step takes off: with adam, AdamW."),
+]
 FormatOption = Annotated[Format, typer.Option(help="How intermediate images are stored.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of initial weights, order, dropout and held-out images.")]
 ImageSize = Annotated[
@@ -176,7 +180,7 @@ _FREE = (
 """Options that may be given with ``--resume``; a lower number of epochs and other data are refused later."""
 _SAME = (
     *("batch_size", "learning_rate", "schedule", "warmup", "decay", "patience", "keep", "optimizer", "seed"),
-    *("checkpoint_every", "network"),
+    *("checkpoint_every", "network", "weight_decay"),
 )
 """Options that are fields of `TrainingOptions` of the same name."""
 _OTHERS = {"checkpoints_kept": "keep_checkpoints", "synchronizes_statistics": "sync_statistics"}
@@ -220,7 +224,7 @@ def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
     scaling = described_scaling(run.config, str(run.path / "run.json"))
     own = {"skip_broken": skip_broken, "channels": shape.channels, "network": shape.network, "scaling": scaling}
     own |= {"schedule": described_schedule(options.schedule), "warmup": options.warmup}
-    own |= {"patience": options.patience, "keep": options.keep}
+    own |= {"patience": options.patience, "keep": options.keep, "weight_decay": options.weight_decay}
     has: dict[str, Any] = {**options.describe(), **own, "sync_statistics": options.synchronizes_statistics}
     for name, value in given.items():
         if name == "run":

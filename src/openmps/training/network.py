@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from openmps.graph.nodes.node import Handle, MPSNNFilterNode, MPSNNImageNode
 from openmps.graph.nodes.softmax import MPSCNNSoftMaxNode
 from openmps.kernels.loss import MPSCNNLossDescriptor
 from openmps.kernels.optimizers import (
+    MPSNNOptimizer,
     MPSNNOptimizerAdam,
     MPSNNOptimizerRMSProp,
     MPSNNOptimizerStochasticGradientDescent,
@@ -34,7 +35,7 @@ from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSImageFeatureCh
 OptimizerName = Literal["adam", "sgd", "rmsprop"]
 """Adam, gradient descent without momentum, RMSProp; each with the framework's defaults but for the learning rate."""
 
-_OPTIMIZERS: dict[str, Callable[..., Any]] = {
+_OPTIMIZERS: dict[str, Callable[..., MPSNNOptimizer]] = {
     "adam": MPSNNOptimizerAdam,
     "sgd": MPSNNOptimizerStochasticGradientDescent,
     "rmsprop": MPSNNOptimizerRMSProp,
@@ -111,14 +112,23 @@ def smallest_side(who: str, network: object) -> int:
     return 1
 
 
-def optimizer_factory(name: str, learning_rate: float) -> OptimizerFactory:
-    """Makes the optimizer of one layer; see `OptimizerName`."""
+def optimizer_factory(name: str, learning_rate: float, weight_decay: float = 0.0) -> OptimizerFactory:
+    """Makes the optimizer of one layer; see `OptimizerName`, and `MPSNNOptimizer` for ``weight_decay``."""
+    who = "optimizer_factory"
     if not isinstance(name, str) or name not in get_args(OptimizerName):
         rule = f"must be one of {', '.join(get_args(OptimizerName))}"
-        raise MPSArgumentError("optimizer_factory", "name", rule, shown(name))
-    if not finite("optimizer_factory", "learning_rate", learning_rate) > 0:
-        raise MPSArgumentError("optimizer_factory", "learning_rate", "must be above 0 and finite", learning_rate)
-    return lambda device: _OPTIMIZERS[name](device, learning_rate)
+        raise MPSArgumentError(who, "name", rule, shown(name))
+    if not finite(who, "learning_rate", learning_rate) > 0:
+        raise MPSArgumentError(who, "learning_rate", "must be above 0 and finite", learning_rate)
+    if finite(who, "weight_decay", weight_decay) < 0:
+        raise MPSArgumentError(who, "weight_decay", "must be 0 or more", weight_decay)
+
+    def make(device: MTLDevice) -> MPSNNOptimizer:
+        optimizer = _OPTIMIZERS[name](device, learning_rate)
+        optimizer.weight_decay = weight_decay
+        return optimizer
+
+    return make
 
 
 class Network(NamedAttributes):

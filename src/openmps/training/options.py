@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from openmps.checks import flag, whole
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
 from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory, smallest_side
+from openmps.training.optimized import OptimizerFactory
 from openmps.training.schedules import (
     DEFAULT_DECAY,
     Schedule,
@@ -34,7 +35,7 @@ _COUNTS = {
 }
 _OPTIONAL = ("checkpoint_every", "patience")
 _DESCRIBED = ("epochs", "batch_size", "seed", "checkpoint_every", "checkpoints_kept", "learning_rate", "optimizer")
-_SAID_UNLESS_DEFAULT = ("synchronizes_statistics", "schedule", "warmup", "patience", "keep")
+_SAID_UNLESS_DEFAULT = ("synchronizes_statistics", "schedule", "warmup", "patience", "keep", "weight_decay")
 """So that descriptions from before there were these options are as they would be."""
 
 
@@ -49,6 +50,9 @@ class TrainingOptions:
     ``patience`` ends training when so many epochs in a row were no better than the best one before them: no test
     accuracy above its, nor an equal one with less loss. ``keep`` says whether the run has the weights of the ``last``
     epoch or of the ``best`` one.
+
+    Each step first takes ``weight_decay`` times the learning rate of the numbers off them, apart from the gradient: of
+    weights, biases, gamma and beta. With ``adam`` this is AdamW.
 
     A checkpoint is written every ``checkpoint_every`` steps, or with None as often as takes 2 % of the time and not
     more often than every ten seconds; the newest ``checkpoints_kept`` stay. ``network`` is a name in `NETWORKS`,
@@ -71,6 +75,7 @@ class TrainingOptions:
     warmup: int = 0
     patience: int | None = None
     keep: KeptEpoch = "last"
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
@@ -93,7 +98,11 @@ class TrainingOptions:
             rule = "must be FLOAT16 or FLOAT32"
             raise MPSArgumentError(type(self).__name__, "channel_format", rule, self.channel_format)
         smallest_side(type(self).__name__, self.network)
-        optimizer_factory(self.optimizer, self.learning_rate)
+        self.optimizer_factory()
+
+    def optimizer_factory(self) -> OptimizerFactory:
+        """Makes the optimizer of each layer."""
+        return optimizer_factory(self.optimizer, self.learning_rate, self.weight_decay)
 
     def learning_rate_at(self, step: int, steps: int) -> float:
         """The learning rate in step ``step``, counted from 0, of a training of ``steps``."""

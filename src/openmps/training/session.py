@@ -23,7 +23,7 @@ from openmps.training.event_files import EventFiles
 from openmps.training.inference import Classifier, Evaluation
 from openmps.training.interrupt import DeferredInterrupt, SafeInterrupt
 from openmps.training.metrics import RunningMetrics, TrainingStatus
-from openmps.training.network import Network, NetworkShape, optimizer_factory
+from openmps.training.network import Network, NetworkShape
 from openmps.training.options import TrainingOptions
 from openmps.training.pictures import draw_curve, draw_misclassified
 from openmps.training.processes import TrainingProcesses, share_of
@@ -96,9 +96,8 @@ class Session:
             processes.check_alike("data and options", flat(same), "Give all processes the same images and options")
         names = data.training.class_names
         shape = NetworkShape.of(data.training.images, len(names), options.network)
-        optimizer = optimizer_factory(options.optimizer, options.learning_rate)
         self._data, self._run, self._options, self._observer = data, run, options, observer
-        self._network = Network.create(shape, seed=options.seed, optimizer=optimizer)
+        self._network = Network.create(shape, seed=options.seed, optimizer=options.optimizer_factory())
         self._stepper = TrainingStepper(
             self._network,
             device,

@@ -90,6 +90,9 @@ class Trained:
         if found is None:
             self._refuse(node, f"is trained by {type(optimizer).__name__}, which is none of the framework's optimizers")
             return
+        if optimizer.weight_decay:
+            self._refuse(node, f"is trained with weight_decay {optimizer.weight_decay:g}, which the framework has not")
+            return
         if self._rule is None:
             self._rule, self._values = found
         elif (self._rule, self._values) != found:

@@ -90,6 +90,7 @@ class MPSNNOptimizer(OperandKernel):
             regularization=given.regularization_type,
             regularization_scale=given.regularization_scale,
         )
+        self._weight_decay = 0.0
         self._shard: Shard | None = None
         self._version = Version()
         """Another one where encodes record other work from now on, the rate aside."""
@@ -126,14 +127,32 @@ class MPSNNOptimizer(OperandKernel):
         self._clips = flag(self.name, "apply_gradient_clipping", value)
         self._version.advance()
 
+    @property
+    def weight_decay(self) -> float:
+        """The part of the values that a step takes off before all else, times the learning rate.
+
+        ``v -= learning_rate weight_decay v``, apart from the gradient: with Adam this is AdamW. 0, and may be changed
+        at any time. Our addition.
+        """
+        return self._weight_decay
+
+    @weight_decay.setter
+    def weight_decay(self, value: float) -> None:
+        self._weight_decay = finite(self.name, "weight_decay", value)
+        self._version.advance()
+
     # --- what a class fills in ----------------------------------------------------------------------------------------
 
     def _rate(self) -> float:
         """The rate of one encode, which is recorded then."""
         return self._learning_rate
 
+    def _decay_rate(self) -> float:
+        """The part of the values that one encode takes off."""
+        return self._learning_rate * self._weight_decay
+
     def _number(self, name: str, given: OperandPlan) -> float:
-        return self._rate()
+        return self._rate() if name == "rate" else self._decay_rate()
 
     # --- one path for every form --------------------------------------------------------------------------------------
 
@@ -205,19 +224,20 @@ class MPSNNOptimizer(OperandKernel):
             raise MPSTypeError(self.name, "arguments", rule, suffix, remedy)
         listed = arguments_of(self._accumulators, self._optional, suffix)
         given = [arguments[each.name] for each in listed]
-        asked = suffix, self.apply_gradient_clipping
+        asked = suffix, self.apply_gradient_clipping, self._weight_decay != 0.0
         self._encode(command_buffer, *given, arguments=listed, asked=asked)
 
     def _lower(self, at: OperandContext) -> None:
-        suffix, clips = at.asked
+        suffix, clips, decays = at.asked
         names = [name for part in parts_of(self._accumulators) if at.has(name := f"{part}_{suffix}")]
         at.check_alike(*names, what="the gradient's shape")
-        self._step_of(1, clips=clips)(at.number("rate"), *map(at.elements, names), None)
+        numbers = map(at.number, ("rate", "decay") if decays else ("rate",))
+        self._step_of(1, clips=clips, decays=decays)(*numbers, *map(at.elements, names), None)
 
-    def _step_of(self, vectors: int, *, clips: bool, shard: Shard | None = None) -> Update:
+    def _step_of(self, vectors: int, *, clips: bool, decays: bool, shard: Shard | None = None) -> Update:
         """The update of so many vectors."""
-        step = self._step
-        return replace(step, vectors=vectors, rule=step.rule if clips else replace(step.rule, clip=None), shard=shard)
+        rule = self._step.rule if clips else replace(self._step.rule, clip=None)
+        return replace(self._step, vectors=vectors, rule=rule, shard=shard, decays=decays)
 
     def _encode_states(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], layer: Layer) -> None:
         """The forms of a layer: index 0 of each list of vectors belongs to its first parameter, 1 to the second."""
@@ -258,12 +278,15 @@ class MPSNNOptimizer(OperandKernel):
         """Update so many vectors: gradients, values, accumulators and results, kind by kind, then what is rounded."""
         if unwritten:
             self._check_written(operands[: 2 * vectors])
-        key = vectors, len(operands), self._clips, self._shard
-        bound = (step_number(command_buffer, self._rate), *operands)
+        decays = self._weight_decay != 0.0
+        key = vectors, len(operands), self._clips, self._shard, decays
+        asked = (self._rate, self._decay_rate) if decays else (self._rate,)
+        bound = (*(step_number(command_buffer, ask) for ask in asked), *operands)
         function: Function | None = self._configuration.plans.get(key)
         if function is None:
-            update = self._step_of(vectors, clips=self._clips, shard=self._shard)
-            function = self._interned_configuration().keep(key, function_of_op(update, (Number, *map(type, operands))))
+            update = self._step_of(vectors, clips=self._clips, decays=decays, shard=self._shard)
+            kinds = (*[Number] * len(asked), *map(type, operands))
+            function = self._interned_configuration().keep(key, function_of_op(update, kinds))
         command_buffer.record(self._name or self.name, Dispatch(function, bound, (True,) * len(bound), ()))
 
 

@@ -18,7 +18,7 @@ from openmps.ops.elements import Overwrite
 from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.ops.op import Equation, Function, Kind, Op
 from openmps.ops.triton.addresses import has_room
-from openmps.ops.update.optimizers import Rate, Update, fits_one_pass
+from openmps.ops.update.optimizers import Factors, Update, fits_one_pass
 
 MOST_TOGETHER = 8
 """Vectors of one launch whose addresses are its arguments; those of more are in a table."""
@@ -30,7 +30,7 @@ def kind_of(equation: Equation) -> Hashable:
     """What equations that can be joined have in common; None for one that cannot be joined."""
     op = equation.op
     if isinstance(op, Update):
-        return type(op), tuple(op.settings.items()), _kinds(equation)
+        return type(op), tuple(op.settings.items()), op.decays, _kinds(equation)
     return op if isinstance(op, RunningAverages | Overwrite) else None
 
 
@@ -73,7 +73,7 @@ def _cut(run: Sequence[Equation], most: int) -> list[list[Equation]]:
 def _kinds(equation: Equation) -> int:
     """How many kinds of vectors an update has."""
     assert isinstance(equation.op, Update)
-    return (len(equation.reads) - 2) // equation.op.vectors
+    return (len(equation.reads) - equation.op.numbers - 1) // equation.op.vectors
 
 
 def _joined(run: Sequence[Equation], *, are_apart: bool) -> Equation:
@@ -101,7 +101,7 @@ def _together(run: Sequence[Equation]) -> Equation:
 class _Part(NamedTuple):
     """The operands of one of the updates."""
 
-    rate: Rate
+    factors: Factors
     runs: Sequence[Sequence[Tensor]]
     rounded: Sequence[Tensor]
 
@@ -134,7 +134,7 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
         """All of them in one launch where that can be, else one after the other."""
         parts = self._parts(operands)
-        if self.are_apart and len(parts) > 1 and parts[0].runs[0][0].device.type == "cpu" and _have_one_rate(parts):
+        if self.are_apart and len(parts) > 1 and parts[0].runs[0][0].device.type == "cpu" and _have_one_step(parts):
             self._step_at_once(parts)
             return
         is_many = sum(len(part.runs[0]) for part in parts) > MOST_TOGETHER
@@ -145,42 +145,44 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
                 op.run((), *operands[start : start + count])
                 start += count
             return
-        rates = [part.rate for part in parts for _ in part.runs[0]]
+        factors = [part.factors for part in parts for _ in part.runs[0]]
         runs = [[vector for run in kind for vector in run] for kind in zip(*(part.runs for part in parts), strict=True)]
         firsts = accumulate((len(part.runs[0]) for part in parts), initial=0)
         rounded = [(first, each) for first, part in zip(firsts, parts, strict=False) for each in part.rounded]
-        self.updates[0].pass_once(rates, runs, rounded, is_many=is_many)
+        self.updates[0].pass_once(factors, runs, rounded, is_many=is_many)
 
     def _step_at_once(self, parts: Sequence[_Part]) -> None:
         """All of them as one update of all vectors."""
         runs = [[vector for run in kind for vector in run] for kind in zip(*(part.runs for part in parts), strict=True)]
         op = self.updates[0]
-        op.step(parts[0].rate, runs)
+        op.advance(parts[0].factors, runs)
         for part in parts:
             op.round_into(part.rounded, part.runs[-1][0])
 
     def _parts(self, operands: Sequence[Any]) -> list[_Part]:
         start, parts = 0, list[_Part]()
         for op, count in zip(self.updates, self.counts, strict=True):
-            rate, *vectors, rounded = operands[start : start + count]
+            own = operands[start : start + count]
+            *vectors, rounded = own[op.numbers :]
             runs = op.runs_of(vectors)
             if runs[0]:
-                parts.append(_Part(rate, runs, rounded or ()))
+                parts.append(_Part(op.factors_of(own), runs, rounded or ()))
             start += count
         return parts
 
 
-def _have_one_rate(parts: Sequence[_Part]) -> bool:
-    """Whether all updates have one number as their rate."""
-    rate = parts[0].rate
-    return isinstance(rate, float) and all(part.rate == rate for part in parts)
+def _have_one_step(parts: Sequence[_Part]) -> bool:
+    """Whether all updates have the same numbers, none of them on the device."""
+    factors = parts[0].factors
+    return not any(isinstance(each, Tensor) for each in factors) and all(part.factors == factors for part in parts)
 
 
 def _fit_a_table(parts: Sequence[_Part]) -> bool:
-    """Whether the updates can be many: rates are on the device, nothing takes a result twice, and there is a place."""
+    """Whether the updates can be many: numbers lie on the device, nothing takes a result twice, there is a place."""
     from openmps.ops.triton.update.optimizers import COLUMNS
 
-    are_there = all(isinstance(part.rate, Tensor) and part.rate.dtype == torch.float64 for part in parts)
+    numbers = [each for part in parts for each in part.factors.all()]
+    are_there = all(isinstance(each, Tensor) and each.dtype == torch.float64 for each in numbers)
     are_single = all(len({each.dtype for each in part.rounded}) == len(part.rounded) for part in parts)
     return are_there and are_single and has_room(COLUMNS * sum(len(part.runs[0]) for part in parts))
 
@@ -201,7 +203,7 @@ class _Span(NamedTuple):
 
 def _apart(parts: Sequence[_Part]) -> bool:
     """Whether no update writes what another one reads or writes, and all rates are numbers or none is."""
-    if len({isinstance(part.rate, Tensor) for part in parts}) > 1:
+    if len({isinstance(each, Tensor) for part in parts for each in part.factors.all()}) > 1:
         return False
     spans = [_Span.of(each, place, is_written=False) for place, part in enumerate(parts) for each in part.read()]
     spans += [_Span.of(each, place, is_written=True) for place, part in enumerate(parts) for each in part.written()]

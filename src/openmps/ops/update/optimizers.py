@@ -10,6 +10,8 @@ rmsprop        s = decay*s + (1 - decay)*g^2, v - lr*g / (sqrt(s) + eps)
 adam           m = b1*m + (1 - b1)*g, u = b2*u + (1 - b2)*g^2, x = u or, as AMSGrad, max(x, u),
                v - lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(x) + eps)
 =============  ======================================================================================
+
+An `Update` may take a part of the values off first, apart from the gradient: v - lr*decay*v (with Adam: AdamW).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -276,12 +278,24 @@ def _fused_adam(
 # --- updates as operations -------------------------------------------------------------------------------------------
 
 
+class Factors(NamedTuple):
+    """The numbers of one step."""
+
+    rate: Rate
+    decay: Rate | None = None
+    """The part of the values that is taken off first; None for nothing."""
+
+    def all(self) -> list[Rate]:
+        """Those that there are."""
+        return [each for each in self if each is not None]
+
+
 class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     """One step of an optimizer for several vectors at once, each of its own size.
 
-    Operands: the rate; then, a run of ``vectors`` each, the gradients, the values, the optimizer's own vectors one kind
-    after the other, and the results; last None, or tensors of float16 or float32 that take the first result rounded to
-    float16. Where Triton runs, memory is passed over once.
+    Operands: the rate, and the decay if it ``decays``; then, a run of ``vectors`` each, the gradients, the values, the
+    optimizer's own vectors one kind after the other, and the results; last None, or tensors of float16 or float32 that
+    take the first result rounded to float16. Where Triton runs, memory is passed over once.
 
     With a ``shard`` the optimizer's own vectors are those of a part of each parameter, which alone is updated; nothing
     is rounded then.
@@ -292,22 +306,42 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     vectors: int
     rule: GradientRule
     shard: Shard | None = field(default=None, kw_only=True)
+    decays: bool = field(default=False, kw_only=True)
+    """Whether the step begins with ``v -= decay v``."""
+
+    @property
+    def numbers(self) -> int:
+        """How many of the operands are `Factors`."""
+        return 1 + self.decays
+
+    def factors_of(self, operands: Sequence[Any]) -> Factors:
+        """The first operands."""
+        return Factors(*operands[: self.numbers])
 
     def overwritten(self, operands: int) -> Iterable[int]:
-        """All but the rate, the gradients and the values."""
-        return range(1 + 2 * self.vectors, operands)
+        """All but the numbers, the gradients and the values."""
+        return range(self.numbers + 2 * self.vectors, operands)
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
         """One step."""
-        rate, *vectors, rounded = operands
+        factors, (*vectors, rounded) = self.factors_of(operands), operands[self.numbers :]
         runs = self.runs_of(vectors)
         if not runs[0]:
             return
-        if fits_one_pass(rate, runs, rounded or ()):
-            self.pass_once([rate] * len(runs[0]), runs, [(0, each) for each in rounded or ()])
+        if fits_one_pass(factors, runs, rounded or ()):
+            self.pass_once([factors] * len(runs[0]), runs, [(0, each) for each in rounded or ()])
             return
-        self.step(rate, runs)
+        self.advance(factors, runs)
         self.round_into(rounded or (), runs[-1][0])
+
+    def advance(self, factors: Factors, runs: Sequence[Sequence[Tensor]]) -> None:
+        """One step by the functions above, with what comes before it."""
+        if factors.decay is not None:
+            gradients, values, *own, results = runs
+            for value, result in zip(values, results, strict=True):
+                _descend(value, value, factors.decay, result)
+            runs = [gradients, results, *own, results]
+        self.step(factors.rate, runs)
 
     @staticmethod
     def round_into(rounded: Sequence[Tensor], new: Tensor) -> None:
@@ -322,25 +356,26 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
 
     def pass_once(
         self,
-        rates: Sequence[Rate],
+        factors: Sequence[Factors],
         runs: Sequence[Sequence[Tensor]],
         rounded: Sequence[tuple[int, Tensor]],
         *,
         is_many: bool = False,
     ) -> None:
-        """One step in Triton: a rate for each vector, and what takes which result rounded. See `fits_one_pass`."""
+        """One step in Triton: numbers for each vector, and what takes which result rounded. See `fits_one_pass`."""
         from openmps.ops.triton.update.optimizers import update, update_many
 
         rule, scale = self.rule, self.rule.regularization_scale
         regularization = rule.regularization.name if scale != 0.0 else "NONE"
         said = rule.clip, (rule.rescale, scale), regularization
         step: Any = update_many if is_many else update
-        step(self._formula(len(runs) - 3), rates, runs, rounded, *said)
+        rates, decays = [each.rate for each in factors], [each.decay for each in factors if each.decay is not None]
+        step(self._formula(len(runs) - 3), rates, runs, rounded, *said, decays)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The keywords of a step."""
-        return {name: value for name, value in vars(self).items() if name not in ("vectors", "shard")}
+        return {name: value for name, value in vars(self).items() if name not in ("vectors", "shard", "decays")}
 
     def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
         """One step by the functions above."""
@@ -351,13 +386,13 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         raise NotImplementedError
 
 
-def fits_one_pass(rate: Rate, runs: Sequence[Sequence[Tensor]], rounded: Sequence[Tensor]) -> bool:
+def fits_one_pass(factors: Factors, runs: Sequence[Sequence[Tensor]], rounded: Sequence[Tensor]) -> bool:
     """Whether one step can run in Triton."""
     device = runs[0][0].device
     if not triton.runs_on(device):
         return False
     vectors = [vector for run in runs for vector in run]
-    held = [*vectors, *rounded, *([rate] if isinstance(rate, Tensor) else ())]
+    held = [*vectors, *rounded, *(each for each in factors.all() if isinstance(each, Tensor))]
     fits = all(vector.dtype == torch.float32 for vector in vectors)
     return fits and all(each.device == device and each.is_contiguous() for each in held)
 

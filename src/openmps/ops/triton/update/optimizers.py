@@ -22,9 +22,9 @@ tl: Any = import_module("triton.language")
 _BLOCK = 1024
 _MANY_BLOCK, _MANY_WARPS = 4096, 8
 """Numbers of a program, and its warps, where there are many vectors."""
-COLUMNS = 11
+COLUMNS = 12
 """Of the table of vectors: gradient, value, three own ones, result, what takes it rounded, as float16 and as float32,
-rate, size, and the first of its programs."""
+rate, size, the first of its programs, and decay."""
 _COLUMNS = tl.constexpr(COLUMNS)
 _ALIGNMENT = 16
 _SAME_BITS: dict[str, Any] = {"enable_fp_fusion": False}
@@ -35,11 +35,13 @@ _ALL = tl.constexpr(tl.PropagateNan.ALL)
 
 @triton.jit
 def _advanced(
-    gradient, value, one, two, three, result, at, is_in, rate, numbers, limits, scales, FORMULA: tl.constexpr,
-    CLIPS: tl.constexpr, REGULARIZATION: tl.constexpr, HAS_MAXIMA: tl.constexpr,
+    gradient, value, one, two, three, result, at, is_in, rate, decay, numbers, limits, scales, FORMULA: tl.constexpr,
+    CLIPS: tl.constexpr, REGULARIZATION: tl.constexpr, HAS_MAXIMA: tl.constexpr, DECAYS: tl.constexpr,
 ):  # fmt: skip
     """Update some numbers of a vector, and the optimizer's own, of which there are up to three kinds; the new ones."""
     v = tl.load(value + at, is_in)
+    if DECAYS:
+        v -= decay * v
     g = tl.load(gradient + at, is_in)
     if CLIPS:
         g = tl.minimum(tl.maximum(g, limits[1], _ALL), limits[0], _ALL)
@@ -77,7 +79,7 @@ def _advanced(
 @Launched
 @triton.jit
 def _optimizer_update(
-    gradients, values, own, results, sizes, rounded, rates, numbers, limits, scales, FORMULA: tl.constexpr,
+    gradients, values, own, results, sizes, rounded, rates, decays, numbers, limits, scales, FORMULA: tl.constexpr,
     CLIPS: tl.constexpr, REGULARIZATION: tl.constexpr, HOLDS_RATES: tl.constexpr, ROUNDED_OF: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -91,9 +93,11 @@ def _optimizer_update(
         if (block >= 0) & (block < blocks):
             at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
             is_in = at < sizes[index]
-            rate = rates[index]
+            rate, decay = rates[index], rates[index]
+            if len(decays) > 0:
+                decay = decays[index]
             if HOLDS_RATES:
-                rate = tl.load(rate).to(tl.float32)
+                rate, decay = tl.load(rate).to(tl.float32), tl.load(decay).to(tl.float32)
             one, two, three = values[index], values[index], values[index]
             if len(own) > 0:
                 one = own[0][index]
@@ -102,8 +106,8 @@ def _optimizer_update(
             if len(own) > 2:
                 three = own[2][index]
             v = _advanced(
-                gradients[index], values[index], one, two, three, results[index], at, is_in, rate, numbers, limits,
-                scales, FORMULA, CLIPS, REGULARIZATION, len(own) == 3,
+                gradients[index], values[index], one, two, three, results[index], at, is_in, rate, decay, numbers,
+                limits, scales, FORMULA, CLIPS, REGULARIZATION, len(own) == 3, len(decays) > 0,
             )  # fmt: skip
             for place in tl.static_range(len(rounded)):
                 if (ROUNDED_OF >> (4 * place)) % 16 == index:
@@ -114,15 +118,15 @@ def _optimizer_update(
 def update(
     formula: tuple[Any, ...], rates: Sequence[float | Tensor], vectors: Sequence[Sequence[Tensor]],
     rounded: Sequence[tuple[int, Tensor]], clip: tuple[float, float] | None, scales: tuple[float, float],
-    regularization: str,
+    regularization: str, decays: Sequence[float | Tensor] = (),
 ) -> None:  # fmt: skip
     """One step for float32 vectors without gaps, on the current device; see `openmps.ops.update.optimizers`.
 
     ``vectors`` are, kind by kind, gradients, values, the optimizer's own and results, ``rates`` one for each, all on
-    the device or none; ``rounded``, float16 or float32, take the result of a vector rounded to float16. ``scales`` are
-    those of gradient and regularization. ``formula`` holds a name, then for ``momentum`` and ``nesterov`` the share of
-    the momentum that is kept; for ``rmsprop`` and ``adam``, of each vector, the share kept and the share of what is
-    new, then epsilon.
+    the device or none, and so ``decays``, if there are any; ``rounded``, float16 or float32, take the result of a
+    vector rounded to float16. ``scales`` are those of gradient and regularization. ``formula`` holds a name, then for
+    ``momentum`` and ``nesterov`` the share of the momentum that is kept; for ``rmsprop`` and ``adam``, of each vector,
+    the share kept and the share of what is new, then epsilon.
     """
     gradients, values, *own, results = map(tuple, vectors)
     sizes, (name, *numbers) = tuple(each.numel() for each in gradients), formula
@@ -130,10 +134,12 @@ def update(
     if not blocks:
         return
     holds_rates = isinstance(rates[0], Tensor)
-    steps = tuple(each if isinstance(each, Tensor) else float(each) for each in rates)
+    steps, shares = (
+        tuple(each if isinstance(each, Tensor) else float(each) for each in given) for given in (rates, decays)
+    )
     floats = (tuple(map(float, each)) for each in (numbers, clip or (0.0, 0.0), scales))
     _optimizer_update[(blocks,)](
-        gradients, values, tuple(own), results, sizes, tuple(each for _, each in rounded), steps, *floats, name,
+        gradients, values, tuple(own), results, sizes, tuple(each for _, each in rounded), steps, shares, *floats, name,
         clip is not None, regularization, holds_rates, _digits([index for index, _ in rounded]), _BLOCK, **_SAME_BITS,
     )  # fmt: skip
 
@@ -150,15 +156,18 @@ def _place(row, column: tl.constexpr, dtype: tl.constexpr, IS_ALIGNED: tl.conste
 @triton.jit
 def _advance_one(
     row, at, is_in, numbers, limits, scales, FORMULA: tl.constexpr, CLIPS: tl.constexpr, REGULARIZATION: tl.constexpr,
-    HAS_MAXIMA: tl.constexpr, IS_ALIGNED: tl.constexpr,
+    HAS_MAXIMA: tl.constexpr, DECAYS: tl.constexpr, IS_ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Update some numbers of a vector of the table."""
     rate = tl.load(_place(row, 8, tl.float64, False)).to(tl.float32)
+    decay = rate
+    if DECAYS:
+        decay = tl.load(_place(row, 11, tl.float64, False)).to(tl.float32)
     v = _advanced(
         _place(row, 0, tl.float32, IS_ALIGNED), _place(row, 1, tl.float32, IS_ALIGNED),
         _place(row, 2, tl.float32, IS_ALIGNED), _place(row, 3, tl.float32, IS_ALIGNED),
-        _place(row, 4, tl.float32, IS_ALIGNED), _place(row, 5, tl.float32, IS_ALIGNED), at, is_in, rate, numbers,
-        limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA,
+        _place(row, 4, tl.float32, IS_ALIGNED), _place(row, 5, tl.float32, IS_ALIGNED), at, is_in, rate, decay,
+        numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, DECAYS,
     )  # fmt: skip
     rounded = v.to(tl.float16)
     if tl.load(row + 6) != 0:
@@ -171,8 +180,8 @@ def _advance_one(
 @triton.jit
 def _optimizer_updates(
     vectors, count, numbers, limits, scales, FORMULA: tl.constexpr, CLIPS: tl.constexpr,
-    REGULARIZATION: tl.constexpr, HAS_MAXIMA: tl.constexpr, IS_ALIGNED: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    REGULARIZATION: tl.constexpr, HAS_MAXIMA: tl.constexpr, DECAYS: tl.constexpr, IS_ALIGNED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Update a block of one of so many vectors: the last whose first program does not come after this one."""
     block, rows = tl.program_id(0), tl.arange(0, ROWS)
@@ -181,18 +190,22 @@ def _optimizer_updates(
     size, begin = tl.load(row + 9), (block - tl.load(row + 10)) * BLOCK
     at = begin + tl.arange(0, BLOCK)
     if begin + BLOCK <= size:
-        _advance_one(row, at, None, numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, IS_ALIGNED)
+        _advance_one(
+            row, at, None, numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, DECAYS, IS_ALIGNED
+        )
     else:
         is_in = at < size
-        _advance_one(row, at, is_in, numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, IS_ALIGNED)
+        _advance_one(
+            row, at, is_in, numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, DECAYS, IS_ALIGNED
+        )
 
 
 def update_many(
     formula: tuple[Any, ...], rates: Sequence[Tensor], vectors: Sequence[Sequence[Tensor]],
     rounded: Sequence[tuple[int, Tensor]], clip: tuple[float, float] | None, scales: tuple[float, float],
-    regularization: str,
+    regularization: str, decays: Sequence[Tensor] = (),
 ) -> None:  # fmt: skip
-    """As `update`, for any number of vectors; each rate is a float64 number on the device.
+    """As `update`, for any number of vectors; each rate and decay is a float64 number on the device.
 
     Of a vector's result one tensor of each type at most takes the rounded numbers. There must be room for a table of
     ``COLUMNS`` numbers a vector.
@@ -203,7 +216,9 @@ def update_many(
     for index, value in enumerate(values):
         mine = [kind[index] for kind in own]
         each = [gradients[index], value, *mine, *[value] * (3 - len(mine)), results[index]]
-        rows.append([*(vector.data_ptr() for vector in each), 0, 0, rates[index].data_ptr(), value.numel(), programs])
+        decay = decays[index].data_ptr() if decays else 0
+        addresses = [*(vector.data_ptr() for vector in each), 0, 0, rates[index].data_ptr()]
+        rows.append([*addresses, value.numel(), programs, decay])
         programs += triton.cdiv(value.numel(), _MANY_BLOCK)
     for index, each in rounded:
         rows[index][6 if each.dtype == float16 else 7] = each.data_ptr()
@@ -213,8 +228,8 @@ def update_many(
     floats = (tuple(map(float, each)) for each in (numbers, clip or (0.0, 0.0), scales))
     _optimizer_updates[(programs,)](
         table([number for row in rows for number in row], values[0].device), len(rows), *floats, name,
-        clip is not None, regularization, len(own) == 3, is_aligned, triton.next_power_of_2(len(rows)), _MANY_BLOCK,
-        num_warps=_MANY_WARPS, **_SAME_BITS,
+        clip is not None, regularization, len(own) == 3, len(decays) > 0, is_aligned,
+        triton.next_power_of_2(len(rows)), _MANY_BLOCK, num_warps=_MANY_WARPS, **_SAME_BITS,
     )  # fmt: skip
 
 
