@@ -237,6 +237,7 @@ class Exact:
         weights = np.zeros((self.OUTPUTS, SIDE, SIDE, 2), np.float32)
         descriptor = mps.MPSCNNConvolutionDescriptor(SIDE, SIDE, 2, self.OUTPUTS)
         self.source = Trained(descriptor, weights, np.zeros(self.OUTPUTS), "exact", optimizer=optimizers("adam"))
+        self.source.keep_average(0.75)
         said = mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.MEAN_ABSOLUTE_ERROR, mps.MPSCNNReductionType.SUM)
         said.weight = 1 / IMAGES
         last = mps.MPSCNNFullyConnectedNode(mps.MPSNNImageNode(), self.source).result_image

@@ -210,6 +210,27 @@ def test_amsgrad(replays: bool, device: torch.device) -> None:
     _equal(pair, device)
 
 
+@pytest.mark.parametrize("replays", [False, True], ids=["plain", "replayed"])
+@pytest.mark.parametrize("kind", ["normalized", "groups"])
+def test_averages(kind: str, replays: bool, device: torch.device) -> None:
+    """They are a part of the one dispatch, and begin anew when they are turned on again."""
+    pair = _pair(device, kind, OPTIMIZERS["adam"], Format.FLOAT16, replays=replays)
+    for training in pair:
+        for decay in (0.75, None, 0.5):
+            for source in training.net.sources:
+                source.keep_average(decay)
+            for _ in range(STEPS):
+                training.step()
+    _equal(pair, device)
+    assert len(pair[0].last.explain().works) == 1
+    if replays:
+        assert set(outcomes(pair[0].last)) == {"replayed"}
+    for mine, other in zip(pair[0].net.sources, pair[1].net.sources, strict=True):
+        for name, array in mine.averages().items():
+            assert_same(array, other.averages()[name], device)
+            assert not np.array_equal(array, mine.arrays()[name])
+
+
 def test_a_step_is_one_dispatch_and_two_where_results_are_looked_at(device: torch.device) -> None:
     for stops, works in ((False, 1), (True, 2)):
         training = Training(

@@ -16,7 +16,7 @@ from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.ops.op import Builder, Function, Role
 from openmps.ops.update import joined_updates
 from openmps.ops.update.joined_updates import JoinedUpdate, join_updates
-from openmps.ops.update.optimizers import Adam, GradientRule, RmsProp, StochasticGradientDescent, Update
+from openmps.ops.update.optimizers import Adam, GradientRule, MovingAverage, RmsProp, StochasticGradientDescent, Update
 from openmps.ops.update.shards import Shard
 
 RULE = GradientRule(rescale=0.5)
@@ -26,6 +26,7 @@ MAKERS: dict[str, tuple[Callable[[int], Update], int]] = {
     "RMSProp": (lambda vectors: RmsProp(vectors, RULE, 0.85, 1e-6), 1),
     "Adam": (lambda vectors: Adam(vectors, RULE, 0.8, 0.99, 1e-6), 2),
     "AdamW": (lambda vectors: Adam(vectors, RULE, 0.8, 0.99, 1e-6, decays=True), 2),
+    "averages": (lambda vectors: MovingAverage(vectors), 0),
 }
 """An update of so many vectors, and its own kinds of vectors."""
 SIZES = [(1500, 3), (7,), (16, 1024), (0, 5)]

@@ -29,6 +29,7 @@ from openmps.cli.together import is_first, joined, run_of_all, run_to_go_on_with
 from openmps.cli.training_options import (
     ENOUGH_BATCHES,
     NETWORK_NAMES,
+    Average,
     BatchSize,
     ChannelsOption,
     CheckpointEvery,
@@ -93,6 +94,7 @@ def train(
     keep: KeptEpoch = Keep.LAST,
     optimizer: OptimizerOption = Optimizer.ADAM,
     weight_decay: WeightDecay = 0.0,
+    average: Average = None,
     format: FormatOption = Format.FLOAT32,
     device: Device = "auto",
     seed: Seed = 0,

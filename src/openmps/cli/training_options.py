@@ -145,6 +145,17 @@ WeightDecay = Annotated[
     float,
     typer.Option(min=0, help="Part of all numbers, times the step size, that each step takes off: with adam, AdamW."),
 ]
+Average = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        min=0,
+        max=1,
+        help="Test and keep an exponential average of the weights, which keeps this share of itself in each step: "
+        "0.99, 0.999.",
+        show_default=False,
+    ),
+]
 FormatOption = Annotated[Format, typer.Option(help="How intermediate images are stored.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of initial weights, order, dropout and held-out images.")]
 ImageSize = Annotated[
@@ -180,7 +191,7 @@ _FREE = (
 """Options that may be given with ``--resume``; a lower number of epochs and other data are refused later."""
 _SAME = (
     *("batch_size", "learning_rate", "schedule", "warmup", "decay", "patience", "keep", "optimizer", "seed"),
-    *("checkpoint_every", "network", "weight_decay"),
+    *("checkpoint_every", "network", "weight_decay", "average"),
 )
 """Options that are fields of `TrainingOptions` of the same name."""
 _OTHERS = {"checkpoints_kept": "keep_checkpoints", "synchronizes_statistics": "sync_statistics"}
@@ -225,6 +236,7 @@ def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
     own = {"skip_broken": skip_broken, "channels": shape.channels, "network": shape.network, "scaling": scaling}
     own |= {"schedule": described_schedule(options.schedule), "warmup": options.warmup}
     own |= {"patience": options.patience, "keep": options.keep, "weight_decay": options.weight_decay}
+    own |= {"average": options.average}
     has: dict[str, Any] = {**options.describe(), **own, "sync_statistics": options.synchronizes_statistics}
     for name, value in given.items():
         if name == "run":

@@ -193,6 +193,7 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
         if self._shards is not None:
             is_whole = result.weights.length == 4 * self._lengths[0]
             self._shards.note(_numbers(result, self._lengths), result.rounded_weights if is_whole else None)
+        self._record_average(command_buffer, self._parts, _numbers(result, self._lengths))
         at_each_step(command_buffer, store, self, "_current", result)
         return result
 

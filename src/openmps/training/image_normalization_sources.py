@@ -168,8 +168,10 @@ class TrainableInstanceNormalizationDataSource(ArraySource, Optimized):
             result_state=result,
             **self._accumulators,
         )
+        places = [Numbers(each, 0, self._channels) for each in (result.gamma, result.beta)]
         if self._shards is not None:
-            self._shards.note([Numbers(each, 0, self._channels) for each in (result.gamma, result.beta)])
+            self._shards.note(places)
+        self._record_average(command_buffer, _PARTS, places)
         return result
 
 

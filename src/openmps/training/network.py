@@ -174,10 +174,7 @@ class Network(NamedAttributes):
             raise MPSArgumentError(f"{cls.__name__}.from_arrays", "arrays", rule, ", ".join(map(str, [*arrays][:8])))
         if optimizer is not None:
             network = cls.create(shape, seed=0, optimizer=optimizer)
-            for label, source in network._sources.items():
-                own = {name: arrays[f"{label}.{name}"] for name in shape.layers()[label].arrays()}
-                if isinstance(source, Optimized):
-                    source.restore_training_state(own)
+            network.take(arrays)
             return network
         sources = {
             label: layer.fixed(label, {name: arrays[f"{label}.{name}"] for name in layer.arrays()})
@@ -191,6 +188,27 @@ class Network(NamedAttributes):
             f"{label}.{name}": array
             for label, source in self._sources.items()
             for name, array in source.arrays().items()
+        }
+
+    def take(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+        """Take over other numbers, as `arrays` gives them, where they can be trained; graphs are to be reloaded."""
+        for label, source in self._sources.items():
+            if isinstance(source, Optimized):
+                own = self.shape.layers()[label].arrays()
+                source.restore_training_state({name: arrays[f"{label}.{name}"] for name in own})
+
+    def keep_averages(self, decay: float) -> None:
+        """Keep exponential averages of all numbers that are trained; see the data sources' ``keep_average``."""
+        for source in self._sources.values():
+            if isinstance(source, Optimized):
+                source.keep_average(decay)
+
+    def averages(self) -> dict[str, NDArray[np.float32]]:
+        """The averages by name, as `arrays` has the numbers; call it when the work that trains them is done."""
+        return {
+            f"{label}.{name}": array
+            for label, source in self._sources.items()
+            for name, array in (source.averages() if isinstance(source, Optimized) else source.arrays()).items()
         }
 
     def set_learning_rate(self, learning_rate: float) -> None:

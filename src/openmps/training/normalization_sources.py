@@ -228,8 +228,10 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             result_state=result,
             **self._accumulators,
         )
+        places = [Numbers(each, 0, self._channels) for each in (result.gamma, result.beta)]
         if self._shards is not None:
-            self._shards.note([Numbers(each, 0, self._channels) for each in (result.gamma, result.beta)])
+            self._shards.note(places)
+        self._record_average(command_buffer, ("gamma", "beta"), places)
         return result
 
     @declared
@@ -253,6 +255,8 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             own = (Numbers(result.mean), Numbers(result.variance), state.used("mean"), state.used("variance"))
             operands = (*own, Number(state.pixels / (state.pixels - 1)))
             record_op(command_buffer, f"{self._name} average", RunningAverages(self._momentum), operands)
+            places = [Numbers(each, 0, self._channels) for each in (result.mean, result.variance)]
+            self._record_average(command_buffer, ("mean", "variance"), places)
         depends_on(command_buffer, self._version)
         return result
 

@@ -23,7 +23,9 @@ from openmps.kernels.optimizers import (
 )
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.version import Version
+from openmps.runtime.binding import Numbers
 from openmps.runtime.step_trace import depends_on, depends_on_contents, require_declared
+from openmps.training.averages import PREFIX, NumbersAverage, checked_decay
 
 OptimizerFactory = Callable[["MTLDevice"], MPSNNOptimizer]
 _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
@@ -53,6 +55,7 @@ class Optimized:
         self._accumulators: dict[str, list[MPSVector]] = {}
         self._lengths: Sequence[int] = ()  # of the parameters
         self._shards: Shards | None = None
+        self._average: NumbersAverage | None = None
         self._restored: dict[str, Any] = {}  # what a checkpoint says of an optimizer that is not made yet
         self._version = Version()
         """Another one where updates record other work from now on."""
@@ -96,6 +99,34 @@ class Optimized:
         if optimizer is not None:
             self._make_vectors(optimizer)
             self._restore_optimizer(optimizer, state)
+
+    # --- averages -----------------------------------------------------------------------------------------------------
+
+    def keep_average(self, decay: float | None) -> None:
+        """Keep an exponential average of all numbers from the next update on, see `averages`; None: no longer.
+
+        After ``t`` updates it is ``(1 - decay) / (1 - decay^t)`` times the sum of ``decay^(t - i)`` times the numbers
+        after update ``i``: those that training began with have no part in it.
+
+        Raises:
+            MPSArgumentError: ``decay`` is not above 0 and below 1.
+        """
+        self._average = None if decay is None else NumbersAverage(checked_decay(self._name, "decay", decay))
+        self._version.advance()
+
+    def averages(self) -> dict[str, NDArray[np.float32]]:
+        """The averages by the names of `arrays`, and the numbers themselves as long as there are none.
+
+        Call it when the command buffers are done; in all processes where they share the optimizer's state.
+        """
+        now = self.arrays()
+        return now if self._average is None else self._average.arrays(now, self._shards)
+
+    def _record_average(self, command_buffer: CommandBuffer, names: Sequence[str], places: Sequence[Numbers]) -> None:
+        """Behind an update of some of the numbers: record a step of their average, if there is to be one."""
+        if self._average is not None:
+            places_of = dict(zip(names, places, strict=False))
+            self._average.record(command_buffer, self._name, places_of, self._shards)
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
@@ -169,6 +200,8 @@ class Optimized:
         state: dict[str, Any] = dict(self.arrays())
         if self._learning_rate is not None:
             state["learning_rate"] = self._learning_rate
+        if self._average is not None:
+            state |= self._average.state(self.averages())
         return state | (self._restored if self._optimizer is None else self._optimizer_state(self._optimizer))
 
     def restore_training_state(self, state: TrainingState) -> None:
@@ -177,17 +210,20 @@ class Optimized:
         Graphs see the numbers that are made afterwards, or told to ``reload_from_data_sources()``. Where there is no
         optimizer yet, the first update makes one and checks that ``state`` is of its kind.
         """
-        own = {name: state[name] for name in state if name in (*self._parts, "learning_rate")}
+        mine = (*self._parts, "learning_rate")
+        own = {name: state[name] for name in state if name in mine or name.startswith(PREFIX)}
         rest = {name: value for name, value in state.items() if name not in own}
         shapes = {name: array.shape for name, array in self.arrays().items()}
-        check_names(self._name, own, set(shapes) | ({"learning_rate"} & set(own)))
+        averaged = set[str]() if self._average is None else self._average.names(list(shapes))
+        check_names(self._name, own, set(shapes) | averaged | ({"learning_rate"} & set(own)))
         found = {name: np.array(numbers(self._name, own, name, shape)) for name, shape in shapes.items()}
         rate = finite_number(self._name, own, "learning_rate") if "learning_rate" in own else None
+        average = None if self._average is None else self._average.restored(self._name, own, shapes)
         if self._optimizer is None:
             self._restored = rest
         else:
             self._restore_optimizer(self._optimizer, rest)
-        self._learning_rate = rate
+        self._learning_rate, self._average = rate, average
         self._take(found)
 
     def _optimizer_state(self, optimizer: MPSNNOptimizer) -> dict[str, Any]:

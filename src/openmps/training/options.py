@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from openmps.checks import flag, whole
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
+from openmps.training.averages import checked_decay
 from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory, smallest_side
 from openmps.training.optimized import OptimizerFactory
 from openmps.training.schedules import (
@@ -35,7 +36,9 @@ _COUNTS = {
 }
 _OPTIONAL = ("checkpoint_every", "patience")
 _DESCRIBED = ("epochs", "batch_size", "seed", "checkpoint_every", "checkpoints_kept", "learning_rate", "optimizer")
-_SAID_UNLESS_DEFAULT = ("synchronizes_statistics", "schedule", "warmup", "patience", "keep", "weight_decay")
+_SAID_UNLESS_DEFAULT = (
+    *("synchronizes_statistics", "schedule", "warmup", "patience", "keep", "weight_decay", "average"),
+)
 """So that descriptions from before there were these options are as they would be."""
 
 
@@ -53,6 +56,9 @@ class TrainingOptions:
 
     Each step first takes ``weight_decay`` times the learning rate of the numbers off them, apart from the gradient: of
     weights, biases, gamma and beta. With ``adam`` this is AdamW.
+    ``average``, above 0 and below 1, keeps an exponential average of all numbers, which keeps so much of itself in each
+    step: the tests are then of it, and the run has it in the place of the weights. See
+    `TrainableConvolutionDataSource.keep_average`.
 
     A checkpoint is written every ``checkpoint_every`` steps, or with None as often as takes 2 % of the time and not
     more often than every ten seconds; the newest ``checkpoints_kept`` stay. ``network`` is a name in `NETWORKS`,
@@ -76,6 +82,7 @@ class TrainingOptions:
     patience: int | None = None
     keep: KeptEpoch = "last"
     weight_decay: float = 0.0
+    average: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
@@ -97,6 +104,8 @@ class TrainingOptions:
         if self.channel_format not in formats:
             rule = "must be FLOAT16 or FLOAT32"
             raise MPSArgumentError(type(self).__name__, "channel_format", rule, self.channel_format)
+        if self.average is not None:
+            checked_decay(type(self).__name__, "average", self.average)
         smallest_side(type(self).__name__, self.network)
         self.optimizer_factory()
 

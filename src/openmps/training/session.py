@@ -109,7 +109,12 @@ class Session:
             shards_optimizer_state=shards,
         )
         self._classify = partial(Classifier, device=device, class_names=names, channel_format=options.channel_format)
-        self._classifier = self._classify(self._network)
+        self._tested_network = self._network
+        if options.average is not None:
+            self._network.keep_averages(options.average)
+            more = {"optimizer": options.optimizer_factory()}
+            self._tested_network = Network.from_arrays(shape, self._network.arrays(), **more)
+        self._classifier = self._classify(self._tested_network)
         self._keeps_best = options.keep == "best"
         self._best = BestEpoch(shape.arrays() if self._keeps_best else None)
         self._epoch_batches = len(data.training) // options.batch_size
@@ -197,7 +202,13 @@ class Session:
             got = f"{loss:.3g} in epoch {self._epoch}"
             raise MPSNonFiniteError("train", "loss", rule, got, "Training diverges: lower the learning rate")
 
+    def _arrays(self) -> dict[str, NDArray[np.float32]]:
+        """The numbers that are tested and kept: as they are now, or their averages."""
+        return self._network.arrays() if self._options.average is None else self._network.averages()
+
     def _evaluate(self, check: Callable[[], None]) -> Evaluation:
+        if self._tested_network is not self._network:
+            self._tested_network.take(self._arrays())
         self._classifier.reload()
         self._evaluation = self._tested(self._classifier, check)
         return self._evaluation
@@ -370,7 +381,7 @@ class Session:
         status = self._metrics.status(self._epoch, self._iteration)
         best: dict[str, int] = {}
         if self._options.compares_epochs:
-            arrays = self._network.arrays() if self._keeps_best else {}
+            arrays = self._arrays() if self._keeps_best else {}
             if self._best.note(self._epoch, evaluation, arrays) and self._keeps_best:
                 self._run.save_weights(arrays)
             best["best_epoch"] = self._best.epoch
@@ -399,7 +410,7 @@ class Session:
             for line in self._run.read_metrics():
                 if line.get("iteration") == self._iteration:
                     self._show(line)
-            self._events.log_weights(self._iteration, self._network.arrays())
+            self._events.log_weights(self._iteration, self._arrays())
 
     def _show(self, line: Mapping[str, Any]) -> None:
         """Give TensorBoard a line of the metrics, if it is to have any; a line of steps has their rate and speed."""
@@ -413,7 +424,7 @@ class Session:
 
     def _save(self, *, keeps: bool = True) -> None:
         """Write the weights into the run, if it keeps them, and show TensorBoard how they are spread."""
-        arrays = self._network.arrays()
+        arrays = self._arrays()
         _check_finite(arrays)
         if keeps:
             self._run.save_weights(arrays)

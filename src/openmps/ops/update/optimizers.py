@@ -447,6 +447,26 @@ class Adam(Update):
         return "adam", self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.epsilon
 
 
+class MovingAverage(Update):
+    """Averages that move to numbers: ``a += share (w - a)``.
+
+    An `Update` whose gradients are the numbers w, whose values and results are the averages a, and whose rate is minus
+    the share: a descent from w, whose regularization takes a off.
+    """
+
+    rule: GradientRule = field(
+        default=GradientRule(regularization=MPSNNRegularizationType.L2, regularization_scale=-1.0), init=False
+    )
+
+    def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        """See `Update`."""
+        for found, averages, result in zip(*runs, strict=True):
+            sgd(averages, found, None, result, learning_rate=rate, momentum_scale=0.0, nesterov=False, rule=self.rule)
+
+    def _formula(self, own: int) -> tuple[Any, ...]:
+        return ("descent",)
+
+
 class HandOn(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     """A parameter that is not updated goes on as it is: operands values and result."""
 
