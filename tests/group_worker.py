@@ -91,6 +91,8 @@ def graph_case(
     shards: bool = False,
     halves: bool = False,
     bucket: int = 500,
+    limit: float | None = None,
+    parts: int = 1,
 ) -> dict[str, Array]:
     """Ten steps of a convolution, a normalization, a ReLU, a dropout and a fully connected layer."""
     own = start()
@@ -121,11 +123,15 @@ def graph_case(
     if world.group is not None:
         options = {"synchronizes_statistics": synchronizes, "shards_optimizer_state": shards}
         world.group.share(graph, **options, bucket_bytes=bucket)
+    graph.gradient_norm_limit = limit
     queue = replaying_queue(world.device) if replays else world.device.new_command_queue()
     for step in range(STEPS):
         images, classes = batch(step)
         command_buffer = queue.command_buffer()
-        graph.encode_batch(command_buffer, [world.images(images)], [world.labels(classes)])
+        for part in range(parts):
+            graph.keeps_gradients = part + 1 < parts
+            some, theirs = world.images(images[part::parts]), world.labels(classes[part::parts])
+            graph.encode_batch(command_buffer, [some], [theirs])
         command_buffer.commit()
         command_buffer.wait_until_completed()
     if replays:
@@ -303,9 +309,11 @@ CASES: dict[str, Callable[[World], dict[str, Array]]] = {
     "apart": lambda world: graph_case(world, "sgd", normalizes=True, synchronizes=False),
     "replayed": lambda world: graph_case(world, "sgd", normalizes=True, drops=True, synchronizes=True, replays=True),
     "one bucket": lambda world: graph_case(world, "sgd", drops=True, bucket=1 << 20),
-    "momentum": lambda world: graph_case(world, "momentum", normalizes=True, synchronizes=True),
+    "momentum": lambda world: graph_case(world, "momentum", normalizes=True, synchronizes=True, limit=0.2, parts=2),
     "sgd, shards": lambda world: graph_case(world, "sgd", drops=True, shards=True),
-    "momentum, shards": lambda world: graph_case(world, "momentum", normalizes=True, synchronizes=True, shards=True),
+    "momentum, shards": lambda world: graph_case(
+        world, "momentum", normalizes=True, synchronizes=True, shards=True, limit=0.2, parts=2, replays=True
+    ),
     "adam, normalized, shards": lambda world: graph_case(
         world, "adam", normalizes=True, synchronizes=True, shards=True, replays=True
     ),

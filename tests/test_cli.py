@@ -137,6 +137,7 @@ def test_options_reach_the_training(capsys, tmp_path, idx):
         capsys, "train", "--data", idx, "--run", path, "--epochs", 1, "--batch-size", 10, "--optimizer", "rmsprop",
         "--learning-rate", 0.002, "--format", "float16", "--decay", 0, "--seed", 7, "--warmup", 2,
         "--patience", 3, "--keep", "best", "--weight-decay", 0.01, "--average", 0.9,
+        "--clip-norm", 0.5, "--accumulate", 2,
     )  # fmt: skip
     assert status == 0
     assert RunFolder.open(path).config["options"] == {
@@ -149,6 +150,8 @@ def test_options_reach_the_training(capsys, tmp_path, idx):
         "keep": "best",
         "weight_decay": 0.01,
         "average": 0.9,
+        "clip_norm": 0.5,
+        "accumulate": 2,
         "optimizer": "rmsprop",
         "format": "float16",
         "seed": 7,

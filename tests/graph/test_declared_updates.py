@@ -144,8 +144,8 @@ class Training:
     @property
     def is_declared(self) -> bool:
         """Whether each of its programs is encoded with its updates as one dispatch."""
-        traced = [program.updates for program in self.graph._programs.values()]
-        return all(each is not None and isinstance(each.frame, TrainingStep) for each in traced)
+        traced = [[*program.updates.values()] for program in self.graph._programs.values()]
+        return all(each and all(isinstance(one.frame, TrainingStep) for one in each) for each in traced)
 
 
 def _queue(device: torch.device, *, replays: bool) -> mps.MTLCommandQueue:

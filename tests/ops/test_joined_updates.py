@@ -26,6 +26,7 @@ MAKERS: dict[str, tuple[Callable[[int], Update], int]] = {
     "RMSProp": (lambda vectors: RmsProp(vectors, RULE, 0.85, 1e-6), 1),
     "Adam": (lambda vectors: Adam(vectors, RULE, 0.8, 0.99, 1e-6), 2),
     "AdamW": (lambda vectors: Adam(vectors, RULE, 0.8, 0.99, 1e-6, decays=True), 2),
+    "scaled": (lambda vectors: StochasticGradientDescent(vectors, RULE, 0.8, True, is_scaled=True), 1),
     "averages": (lambda vectors: MovingAverage(vectors), 0),
 }
 """An update of so many vectors, and its own kinds of vectors."""
@@ -40,13 +41,17 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> to
     return triton_place(monkeypatch)
 
 
-def operands(own: int, sizes: tuple[int, ...], place: torch.device, seed: int, numbers: int = 1) -> list[Any]:
+def operands(own: int, sizes: tuple[int, ...], place: torch.device, seed: int, op: Update | None = None) -> list[Any]:
     """The operands of one update in place, its numbers on the device; the first result is rounded, too."""
     generator = torch.Generator().manual_seed(seed)
     made = [[torch.randn(size, generator=generator).to(place) for size in sizes] for _ in range(2 + own)]
     vectors = [each if kind < 2 else each.abs() for kind, run in enumerate(made) for each in run]
     results = vectors[len(sizes) : 2 * len(sizes)]
-    rates = [torch.tensor(0.01 * (1 + seed + each), dtype=torch.float64, device=place) for each in range(numbers)]
+    rates = [
+        torch.tensor(0.01 * (1 + seed + each), dtype=torch.float64, device=place)
+        for each in range(1 + (op is not None and op.decays))
+    ]
+    rates += [torch.full((1,), 0.5 + seed, device=place)] * (op is not None and op.is_scaled)
     rounded = tuple(torch.zeros(sizes[0], dtype=kind, device=place) for kind in (torch.float16, torch.float32))
     return [*rates, *vectors, *results, rounded if seed % 2 else None]
 
@@ -72,7 +77,7 @@ def test_the_same_numbers(kind: str, is_many: bool, place: torch.device, monkeyp
         monkeypatch.setattr(joined_updates, "MOST_IN_ALL", 2)
     make, own = MAKERS[kind]
     first = make(1).numbers
-    given = [operands(own, sizes, place, seed, first) for seed, sizes in enumerate(SIZES)]
+    given = [operands(own, sizes, place, seed, make(1)) for seed, sizes in enumerate(SIZES)]
     function = body_of([(make(len(sizes)), len(each)) for sizes, each in zip(SIZES, given, strict=True)])
     joined = join_updates(function)
     assert len(joined.equations) == 1
@@ -151,7 +156,7 @@ def test_what_is_joined() -> None:
 
     assert counts(adam(2), adam(2), adam(1)) == [3]
     assert counts(adam(2), other, other) == [1, 2]
-    assert counts(adam(2), replace(adam(2), decays=True)) == [1, 1]
+    assert counts(adam(2), replace(adam(2), decays=True), replace(adam(2), is_scaled=True)) == [1, 1, 1]
     assert counts(adam(2), descent(2), adam(2)) == [1, 1, 1]
     assert counts(*[adam(2)] * 5) == [4, 1]
     most = joined_updates.MOST_IN_ALL // 2
@@ -164,7 +169,7 @@ def test_shards_have_the_same_numbers(kind: str, place: torch.device) -> None:
     """Joined updates of the shards of three processes, over the same gradients and values, against whole ones."""
     make, own = MAKERS[kind]
     first = make(1).numbers
-    whole = [operands(own, sizes, place, 2 * seed, first) for seed, sizes in enumerate(SIZES)]
+    whole = [operands(own, sizes, place, 2 * seed, make(1)) for seed, sizes in enumerate(SIZES)]
     shared = [[each.clone() if isinstance(each, torch.Tensor) else each for each in part] for part in whole]
     for part, sizes in zip(shared, SIZES, strict=True):
         part[-1 - len(sizes) : -1] = part[first + len(sizes) : first + 2 * len(sizes)]  # the results are the values

@@ -70,7 +70,8 @@ def both(
                 patch.setattr(triton, "runs_on", lambda device: False)
                 # PyTorch's fused Adam drops a NaN in the maximum, and rounds the betas to float32 on CUDA.
                 patch.setattr(ops, "_can_fuse", lambda tensors: False)
-            op.run((), *[rate] * op.numbers, *mine, *results, rounded if is_fast else None)
+            numbers = [rate] * (1 + op.decays) + [torch.full((1,), 0.75, device=mine[0].device)] * op.is_scaled
+            op.run((), *numbers, *mine, *results, rounded if is_fast else None)
             assert len(steps) == (0 if is_fast else 1), "which way was taken"
         found.append(mine)
     return found
@@ -94,12 +95,13 @@ def test_sizes(
 def test_rules(
     what: str, rule: str, is_held: bool, place: torch.device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every second one takes a part of the values off first."""
+    """Some take a part of the values off first, or multiply gradients by a number of the step."""
     kind, fields, own = UPDATES[what]
-    decays = [*RULES].index(rule) % 2 == 1
+    more = dict(zip(("decays", "is_scaled"), divmod([*RULES].index(rule) % 4, 2), strict=True))
+    more = {name: bool(value) for name, value in more.items()}
     rate = torch.tensor(0.05, dtype=torch.float64, device=place) if is_held else 0.05
     operands = vectors(2 + own, (70, 5), place, rng)
-    fast, slow = both(kind(2, RULES[rule], *fields, decays=decays), rate, operands, (), monkeypatch)
+    fast, slow = both(kind(2, RULES[rule], *fields, **more), rate, operands, (), monkeypatch)
     for index, (a, b) in enumerate(zip(fast, slow, strict=True)):
         assert_close(a, b, 4 * TOLERANCE[torch.float32], f"{what}, {rule}, operand {index}")
     assert not torch.equal(fast[2], operands[2]), "nothing was updated"

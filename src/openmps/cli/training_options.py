@@ -156,6 +156,13 @@ Average = Annotated[
         show_default=False,
     ),
 ]
+ClipNorm = Annotated[
+    float | None,
+    typer.Option(metavar="NORM", help="Limit the norm of all gradients together.", show_default=False),
+]
+Accumulate = Annotated[
+    int, typer.Option(metavar="PARTS", min=1, help="Parts that a batch is computed in, for less memory: one update.")
+]
 FormatOption = Annotated[Format, typer.Option(help="How intermediate images are stored.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of initial weights, order, dropout and held-out images.")]
 ImageSize = Annotated[
@@ -192,6 +199,7 @@ _FREE = (
 _SAME = (
     *("batch_size", "learning_rate", "schedule", "warmup", "decay", "patience", "keep", "optimizer", "seed"),
     *("checkpoint_every", "network", "weight_decay", "average"),
+    *("clip_norm", "accumulate"),
 )
 """Options that are fields of `TrainingOptions` of the same name."""
 _OTHERS = {"checkpoints_kept": "keep_checkpoints", "synchronizes_statistics": "sync_statistics"}
@@ -236,7 +244,7 @@ def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
     own = {"skip_broken": skip_broken, "channels": shape.channels, "network": shape.network, "scaling": scaling}
     own |= {"schedule": described_schedule(options.schedule), "warmup": options.warmup}
     own |= {"patience": options.patience, "keep": options.keep, "weight_decay": options.weight_decay}
-    own |= {"average": options.average}
+    own |= {"average": options.average, "clip_norm": options.clip_norm, "accumulate": options.accumulate}
     has: dict[str, Any] = {**options.describe(), **own, "sync_statistics": options.synchronizes_statistics}
     for name, value in given.items():
         if name == "run":

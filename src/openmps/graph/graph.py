@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
-from openmps.checks import Checked, MaybeNone, Shown, accepts, flag
+from openmps.checks import Checked, MaybeNone, Shown, accepts, finite, flag
 from openmps.convention import NotingConventions, current
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage, MPSImageAllocator
@@ -17,8 +17,9 @@ from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
-from openmps.errors import MPSTrainingWarning, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
 from openmps.graph.compile.compiler import copy_kernels, make_kernels
+from openmps.graph.compile.gradients import Treatment
 from openmps.graph.compile.interface import Interface, Results
 from openmps.graph.compile.passes import Network, check_gradients, check_listed, reachable, required
 from openmps.graph.compile.program import Program
@@ -68,6 +69,16 @@ _NOTHING_TO_DO = (
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
 
 
+def _checked_limit(who: str, name: str, value: object) -> float | None:
+    """A limit of the norm, or None."""
+    if value is None:
+        return None
+    found = finite(who, name, value)
+    if found <= 0:
+        raise MPSArgumentError(who, name, "must be above 0, or None", found)
+    return found
+
+
 class MPSNNGraph(PlannedGraph):
     """A network of filter nodes, compiled for a device (MPSNNGraph.h, macOS 10.13).
 
@@ -89,6 +100,25 @@ class MPSNNGraph(PlannedGraph):
 
     The error is an `MPSNonFiniteError` that names the first kernel, image and channel at fault. Default False.
     """
+
+    gradient_norm_limit = Checked[float | None](
+        None,
+        _checked_limit,
+        """The largest norm of the gradients that updates take: of those of all parameters together.
+
+        Gradients of a larger norm are multiplied by ``gradient_norm_limit / norm``, before an optimizer's own limits;
+        the norm is of what is left by the optimizers' ``gradient_rescale``. Default None: no limit. Our addition.
+        """,
+    )
+    keeps_gradients = Checked[bool](
+        False,
+        flag,
+        """Whether encodes keep their gradients and update nothing but running statistics.
+
+        The first encode behind that with False updates by the sum of its gradients and all that were kept, in the order
+        of the encodes. Default False. Our addition.
+        """,
+    )
 
     graph = Factory(
         "graphWithDevice:resultImage:resultImageIsNeeded:", "graphWithDevice:resultImages:resultsAreNeeded:"
@@ -424,15 +454,19 @@ class MPSNNGraph(PlannedGraph):
         given = dict(zip(interface.input_states, states, strict=True))
         self._stale_weights.warn()
         step = None
+        treatment = self._updates.treatment(self.gradient_norm_limit, keeps=self.keeps_gradients)
         if not interface.result_states:
-            step = self._updates.step(program, self._own_queue, self._sharing, given)
+            step = self._updates.step(program, self._own_queue, self._sharing, given, treatment)
+        if step is None and treatment != Treatment():
+            keeps = treatment.adds or not treatment.updates
+            raise self._undeclared("keeps_gradients" if keeps else "gradient_norm_limit")
         working = StagesStates(program)
         working.give(program, given)
         made: list[MPSStateBatch] = []
         update: UpdatePass | None = None
         if step is not None:
             self._updates.encode_step(
-                step, command_buffer, who, program, sources, working, outputs, self.stop_on_non_finite
+                step, command_buffer, who, program, sources, working, outputs, self.stop_on_non_finite, treatment
             )
         else:
             temporary = self.output_state_is_temporary
@@ -447,6 +481,12 @@ class MPSNNGraph(PlannedGraph):
         if update is not None:
             update.encode(command_buffer, self._sharing)
         return made
+
+    def _undeclared(self, argument: str) -> MPSArgumentError:
+        """What to raise where something is to be done to gradients that data sources are asked about in each step."""
+        rule = "must be left alone where data sources have updates of their own, or where states are exported"
+        remedy = "Train with the package's data sources, as they are, on the device, and without exported states"
+        return MPSArgumentError(self._name or self.name, argument, rule, getattr(self, argument), remedy)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self._kernels)} kernels, {len(self._interface.inputs)} source image(s)>"

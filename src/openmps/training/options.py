@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from openmps.checks import flag, whole
+from openmps.checks import finite, flag, whole
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
 from openmps.training.averages import checked_decay
 from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory, smallest_side
@@ -33,11 +33,13 @@ _COUNTS = {
     "checkpoint_every": 1,
     "checkpoints_kept": 1,
     "patience": 1,
+    "accumulate": 1,
 }
 _OPTIONAL = ("checkpoint_every", "patience")
 _DESCRIBED = ("epochs", "batch_size", "seed", "checkpoint_every", "checkpoints_kept", "learning_rate", "optimizer")
 _SAID_UNLESS_DEFAULT = (
     *("synchronizes_statistics", "schedule", "warmup", "patience", "keep", "weight_decay", "average"),
+    *("clip_norm", "accumulate"),
 )
 """So that descriptions from before there were these options are as they would be."""
 
@@ -59,6 +61,9 @@ class TrainingOptions:
     ``average``, above 0 and below 1, keeps an exponential average of all numbers, which keeps so much of itself in each
     step: the tests are then of it, and the run has it in the place of the weights. See
     `TrainableConvolutionDataSource.keep_average`.
+    ``clip_norm`` limits the norm of the gradients of all parameters together, `MPSNNGraph.gradient_norm_limit`.
+    ``accumulate`` is the number of equal parts that a batch is computed in, whose gradients are added up before the one
+    update: image i is in part ``i % accumulate``.
 
     A checkpoint is written every ``checkpoint_every`` steps, or with None as often as takes 2 % of the time and not
     more often than every ten seconds; the newest ``checkpoints_kept`` stay. ``network`` is a name in `NETWORKS`,
@@ -83,6 +88,8 @@ class TrainingOptions:
     keep: KeptEpoch = "last"
     weight_decay: float = 0.0
     average: float | None = None
+    clip_norm: float | None = None
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
@@ -104,6 +111,8 @@ class TrainingOptions:
         if self.channel_format not in formats:
             rule = "must be FLOAT16 or FLOAT32"
             raise MPSArgumentError(type(self).__name__, "channel_format", rule, self.channel_format)
+        if self.clip_norm is not None and finite(type(self).__name__, "clip_norm", self.clip_norm) <= 0:
+            raise MPSArgumentError(type(self).__name__, "clip_norm", "must be above 0, or None", self.clip_norm)
         if self.average is not None:
             checked_decay(type(self).__name__, "average", self.average)
         smallest_side(type(self).__name__, self.network)

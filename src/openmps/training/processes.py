@@ -68,13 +68,16 @@ class TrainingProcesses(Protocol):
         ...
 
 
-def share_of(batch_size: int, processes: TrainingProcesses | None) -> int:
-    """Images of a batch that one process reads; raises unless a batch has equal parts."""
+def share_of(batch_size: int, processes: TrainingProcesses | None, parts: int = 1) -> int:
+    """Images of a batch that one process reads; raises unless a batch has equal shares, in so many equal parts each."""
     count = 1 if processes is None else processes.count
-    if batch_size % count:
-        rule = f"must be a multiple of {count}, the number of processes that share each batch"
-        below = batch_size - batch_size % count
-        remedy = f"Use {below} or {below + count}" if below else f"Use {count}"
+    if batch_size % (count * parts):
+        unit = count * parts
+        each = f"{count}, the number of processes that share each batch" if count > 1 or parts == 1 else ""
+        some = f"{parts}, the number of parts that it is computed in" if parts > 1 else ""
+        rule = f"must be a multiple of {' times '.join(filter(None, (each, some)))}"
+        below = batch_size - batch_size % unit
+        remedy = f"Use {below} or {below + unit}" if below else f"Use {unit}"
         raise MPSArgumentError("TrainingOptions", "batch_size", rule, batch_size, remedy)
     return batch_size // count
 

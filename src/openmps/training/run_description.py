@@ -21,7 +21,7 @@ from openmps.training.imported import network_files
 from openmps.training.inference import describe_network, described_network
 from openmps.training.network import NetworkShape
 from openmps.training.options import TrainingOptions
-from openmps.training.processes import TrainingProcesses
+from openmps.training.processes import TrainingProcesses, share_of
 from openmps.training.run_folder import RunFolder
 from openmps.training.scaling import described_scaling
 
@@ -41,11 +41,12 @@ def describe_run(data: DataSplit, options: TrainingOptions, /, **more: object) -
 
 
 def check_batch_size(data: DataSplit, options: TrainingOptions) -> None:
-    """Raise unless there is a whole batch to train with."""
+    """Raise unless there is a whole batch to train with, which has equal parts."""
     count = len(data.training)
     if options.batch_size > count:
         rule = f"must be at most the {count} images that there are to train with"
         raise MPSArgumentError("TrainingOptions", "batch_size", rule, options.batch_size, f"Use {count} or less")
+    share_of(options.batch_size, None, options.accumulate)
 
 
 # --- a run on disk ----------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class Session:
         self._leads = processes is None or processes.rank == 0
         self._shards = shards and processes is not None
         self._saves = self._leads or self._shards  # whether checkpoints need this process
-        share_of(options.batch_size, processes)
+        share_of(options.batch_size, processes, options.accumulate)
         if processes is not None:
             same = {name: each for name, each in self._about.items() if name != "machine"}
             processes.check_alike("data and options", flat(same), "Give all processes the same images and options")
@@ -107,6 +107,8 @@ class Session:
             processes=processes,
             synchronizes_statistics=options.synchronizes_statistics,
             shards_optimizer_state=shards,
+            norm_limit=options.clip_norm,
+            parts=options.accumulate,
         )
         self._classify = partial(Classifier, device=device, class_names=names, channel_format=options.channel_format)
         self._tested_network = self._network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from openmps.metal.device import MTLBuffer, MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.ops.op import Kind, Op
 from openmps.ops.update.collectives import TotalFigures
-from openmps.runtime.binding import Number, Numbers
+from openmps.runtime.binding import Binding, Number, Numbers
 from openmps.runtime.dispatch import record_op
 from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
@@ -32,7 +33,7 @@ IN_FLIGHT = 2
 
 
 class PreparedBatch(NamedTuple):
-    """One batch on the device."""
+    """One batch, or a part of one, on the device."""
 
     images: MPSImageBatch
     labels: MPSStateBatch
@@ -49,7 +50,8 @@ class _Started(NamedTuple):
 class TrainingStepper:
     """Runs training steps, at most two at a time, while the caller prepares the next one.
 
-    With ``processes`` each of them steps on its share of a batch; ``batch_size`` counts the images of all.
+    With ``processes`` each of them steps on its share of a batch; ``batch_size`` counts the images of all. The share is
+    computed in ``parts``, whose gradients are added up and have ``norm_limit``, see `MPSNNGraph.gradient_norm_limit`.
     """
 
     def __init__(
@@ -63,12 +65,16 @@ class TrainingStepper:
         processes: TrainingProcesses | None = None,
         synchronizes_statistics: bool = False,
         shards_optimizer_state: bool = False,
+        norm_limit: float | None = None,
+        parts: int = 1,
     ) -> None:
+        self._parts = parts
         self._processes = processes
         self._device = device
         self._graph = network.training_graph(
             device, channel_format, loss_weight=1 / batch_size, dropout_seed=dropout_seed
         )
+        self._graph.gradient_norm_limit = norm_limit
         if processes is not None:
             processes.share(
                 self._graph,
@@ -95,12 +101,17 @@ class TrainingStepper:
         """Take over the weights of data sources that were restored; no step may be under way."""
         self._graph.reload_from_data_sources()
 
-    def prepare(self, batch: Batch) -> PreparedBatch:
-        """Bring a batch to the device."""
-        images = MPSImageBatch.from_numpy(self._device, batch.images)
-        return PreparedBatch(images, MPSCNNLossLabels.batch(self._device, self._one_hot[batch.labels]))
+    def prepare(self, batch: Batch) -> list[PreparedBatch]:
+        """Bring a batch to the device, in parts."""
+        return [
+            PreparedBatch(
+                MPSImageBatch.from_numpy(self._device, np.ascontiguousarray(batch.images[part :: self._parts])),
+                MPSCNNLossLabels.batch(self._device, self._one_hot[batch.labels[part :: self._parts]]),
+            )
+            for part in range(self._parts)
+        ]
 
-    def step(self, batch: PreparedBatch, *, is_to_stop: bool = False, is_to_save: bool = False) -> None:
+    def step(self, batch: Sequence[PreparedBatch], *, is_to_stop: bool = False, is_to_save: bool = False) -> None:
         """Start one step, the update of the weights included; waits while two are under way.
 
         ``is_to_stop`` tells all processes that this one is to stop, ``is_to_save`` that it wants a checkpoint.
@@ -110,15 +121,18 @@ class TrainingStepper:
         started.command_buffer.commit()
         self._started.append(started)
 
-    def _encode(self, batch: PreparedBatch, signals: tuple[bool, bool] = (False, False)) -> _Started:
+    def _encode(self, batch: Sequence[PreparedBatch], signals: tuple[bool, bool] = (False, False)) -> _Started:
         command_buffer = MPSCommandBuffer(self._queue)
-        logits: list[MPSImageBatch] = []
-        self._graph.encode_batch(command_buffer, [batch.images], [batch.labels], logits)
+        read: list[Binding] = []
+        for place, part in enumerate(batch):
+            logits: list[MPSImageBatch] = []
+            self._graph.keeps_gradients = place + 1 < len(batch)
+            self._graph.encode_batch(command_buffer, [part.images], [part.labels], logits)
+            labels: list[MPSCNNLossLabels] = list(part.labels)  # pyright: ignore[reportAssignmentType]
+            losses = MPSImageBatch([each.loss_image() for each in labels])
+            known = MPSImageBatch([each.labels_image() for each in labels])
+            read += [losses.whole(), logits[0].whole(), known.whole()]
         figures = self._device.new_buffer(2 * 4)
-        labels: list[MPSCNNLossLabels] = list(batch.labels)  # pyright: ignore[reportAssignmentType]
-        losses = MPSImageBatch([each.loss_image() for each in labels])
-        known = MPSImageBatch([each.labels_image() for each in labels])
-        read = (losses.whole(), logits[0].whole(), known.whole())
         record_op(command_buffer, "measure", Measure(), read, (Numbers(figures),))
         if self._processes is not None:
             own, figures = figures, self._device.new_buffer((2 + len(signals)) * 4)
@@ -166,11 +180,12 @@ class TrainingStepper:
 
 
 class Measure(Op, kind=Kind.REDUCTION):
-    """Loss and number of correct classifications of a batch, as one row: of losses, logits and labels."""
+    """Loss and number of correct classifications of a batch, as one row: of losses, logits and labels of each part."""
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
         """See the class."""
-        return _measure(*operands)
+        found = [_measure(*operands[first : first + 3]) for first in range(0, len(operands), 3)]
+        return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
 def _measure(losses: Tensor, logits: Tensor, labels: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError
 from openmps.graph.compile.derived_inputs import DerivedInputs, Recipe
+from openmps.graph.compile.gradients import Treatment
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.nodes.rows import Asked
 from openmps.metal.device import CommandBuffer
@@ -152,8 +153,8 @@ class Program:
         self.used: tuple[bool, ...]
         self.frame: Frame
         """What its encodes have in common."""
-        self.updates: Traced | None = None
-        """What was traced of the updates behind it, of dispatches with both."""
+        self.updates: dict[Treatment, Traced] = {}
+        """What was traced of the updates behind it, of dispatches with both, by what becomes of the gradients."""
         self._traced = deque[Function](maxlen=_MOST_TRACED)
         self._bound: list[Any] = []
         self.versions: list[Version] = []

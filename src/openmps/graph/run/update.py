@@ -15,6 +15,7 @@ from openmps.core.kernel.encode import ImageKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSTypeError
 from openmps.graph.compile.declared_updates import as_update, splice_updates
+from openmps.graph.compile.gradients import KeptGradients, Treatment, treated
 from openmps.graph.compile.program import Program, Stage
 from openmps.graph.compile.shards import Shardable, Shards
 from openmps.graph.compile.sharing import Sharing
@@ -50,6 +51,7 @@ class Updates:
         self._methods = [(layer.source, each.method) for layer in self._layers for each in layer.callbacks]
         self._may_be_declared = bool(self._layers) and all(layer.style is _ON_DEVICE for layer in self._layers)
         self._watch = Watch(filters, list(self._layers))
+        self._kept = KeptGradients()
         self._places: tuple[Program | None, list[_Places]] = None, []
         """Where the layers are in the program that was encoded last."""
 
@@ -93,6 +95,11 @@ class Updates:
             made.append((layer, batch))
         return made
 
+    def treatment(self, limit: float | None, *, keeps: bool) -> Treatment:
+        """What becomes of the gradients of the next encode, whose norm has a limit or none."""
+        self._kept.limit = limit
+        return Treatment(limit is not None and not keeps, self._kept.encodes > 0, not keeps)
+
     # --- declared updates ---------------------------------------------------------------------------------------------
 
     def step(
@@ -101,22 +108,29 @@ class Updates:
         queue: Callable[[], MTLCommandQueue],
         sharing: Sharing | None,
         given: Collection[MPSNNStateNode],
+        treatment: Treatment,
     ) -> TrainingStep | None:
         """The program with its updates, if data sources declare all of them; None where they are asked each time.
 
         ``queue`` is of the graph's own, ``given`` are the nodes of states of the user.
         """
-        traced = program.updates
+        traced = program.updates.get(treatment)
         if traced is None or not traced.is_current():
             if not self._may_be_declared or not all(is_declared(*each) for each in self._methods):
                 return None
-            traced = program.updates = self._trace(program, queue(), sharing, program.taken(given))
+            taken = program.taken(given)
+            traced = program.updates[treatment] = self._trace(program, queue(), sharing, taken, treatment)
             if not traced.is_current():  # something that it depends on has changed while it was recorded
                 return None
         return traced.frame if isinstance(traced.frame, TrainingStep) else None
 
     def _trace(
-        self, program: Program, queue: MTLCommandQueue, sharing: Sharing | None, taken: Collection[int]
+        self,
+        program: Program,
+        queue: MTLCommandQueue,
+        sharing: Sharing | None,
+        taken: Collection[int],
+        treatment: Treatment,
     ) -> Traced:
         """Have the data sources record their updates once."""
         states = StagesStates(program)
@@ -130,7 +144,8 @@ class Updates:
             depends_on(trace, version)
         try:
             update.ask(trace, sharing)
-            works = [(label, as_update(label, work)) for label, work in trace.take()]
+            recorded = [(label, as_update(label, work)) for label, work in trace.take()]
+            works = treated(recorded, treatment, self._kept, trace.device)
             own = [place for place in taken if place not in states.held]
             spliced = splice_updates(program, given, ends, [work for _, work in works], own)
         except UndeclaredError:
@@ -149,11 +164,15 @@ class Updates:
         states: StagesStates,
         outputs: Mapping[MPSNNImageNode, Images],
         checked: bool,
+        treatment: Treatment,
     ) -> None:
         """Record what `step` gave; ``checked`` has results looked at before anything is updated."""
-        self._watch.before_encode()
+        if treatment.updates:
+            self._watch.before_encode()
         step.encode(command_buffer, who, program, sources, states, outputs, checked=checked)
-        self._watch.after_encode(command_buffer)
+        self._kept.encodes = 0 if treatment.updates else self._kept.encodes + 1
+        if treatment.updates:
+            self._watch.after_encode(command_buffer)
 
     @staticmethod
     def _places_of(program: Program, layer: Layer, nodes: Sequence[MPSNNGradientFilterNode]) -> _Places:

@@ -30,7 +30,7 @@ def kind_of(equation: Equation) -> Hashable:
     """What equations that can be joined have in common; None for one that cannot be joined."""
     op = equation.op
     if isinstance(op, Update):
-        return type(op), tuple(op.settings.items()), op.decays, _kinds(equation)
+        return type(op), tuple(op.settings.items()), op.decays, op.is_scaled, _kinds(equation)
     return op if isinstance(op, RunningAverages | Overwrite) else None
 
 
@@ -172,16 +172,17 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
 
 
 def _have_one_step(parts: Sequence[_Part]) -> bool:
-    """Whether all updates have the same numbers, none of them on the device."""
-    factors = parts[0].factors
-    return not any(isinstance(each, Tensor) for each in factors) and all(part.factors == factors for part in parts)
+    """Whether all updates have the same numbers, those that the host tells not on the device."""
+    first = parts[0].factors
+    is_host = not any(isinstance(each, Tensor) for each in first.told())
+    return is_host and all(part.factors.told() == first.told() and part.factors.scale is first.scale for part in parts)
 
 
 def _fit_a_table(parts: Sequence[_Part]) -> bool:
     """Whether the updates can be many: numbers lie on the device, nothing takes a result twice, there is a place."""
     from openmps.ops.triton.update.optimizers import COLUMNS
 
-    numbers = [each for part in parts for each in part.factors.all()]
+    numbers = [each for part in parts for each in part.factors.told()]
     are_there = all(isinstance(each, Tensor) and each.dtype == torch.float64 for each in numbers)
     are_single = all(len({each.dtype for each in part.rounded}) == len(part.rounded) for part in parts)
     return are_there and are_single and has_room(COLUMNS * sum(len(part.runs[0]) for part in parts))
@@ -203,7 +204,7 @@ class _Span(NamedTuple):
 
 def _apart(parts: Sequence[_Part]) -> bool:
     """Whether no update writes what another one reads or writes, and all rates are numbers or none is."""
-    if len({isinstance(each, Tensor) for part in parts for each in part.factors.all()}) > 1:
+    if len({isinstance(part.factors.rate, Tensor) for part in parts}) > 1:
         return False
     spans = [_Span.of(each, place, is_written=False) for place, part in enumerate(parts) for each in part.read()]
     spans += [_Span.of(each, place, is_written=True) for place, part in enumerate(parts) for each in part.written()]

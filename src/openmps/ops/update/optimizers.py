@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -278,45 +278,57 @@ def _fused_adam(
 # --- updates as operations -------------------------------------------------------------------------------------------
 
 
+_OF_ALL = frozenset({"vectors", "shard", "decays", "is_scaled"})
+"""The fields of an `Update` that no step looks at."""
+
+
 class Factors(NamedTuple):
     """The numbers of one step."""
 
     rate: Rate
     decay: Rate | None = None
     """The part of the values that is taken off first; None for nothing."""
+    scale: Tensor | None = None
+    """A factor of the gradients, one number in the tensor; None for 1."""
 
-    def all(self) -> list[Rate]:
-        """Those that there are."""
-        return [each for each in self if each is not None]
+    def told(self) -> list[Rate]:
+        """Those that the host tells."""
+        return [self.rate] if self.decay is None else [self.rate, self.decay]
 
 
 class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     """One step of an optimizer for several vectors at once, each of its own size.
 
-    Operands: the rate, and the decay if it ``decays``; then, a run of ``vectors`` each, the gradients, the values, the
-    optimizer's own vectors one kind after the other, and the results; last None, or tensors of float16 or float32 that
-    take the first result rounded to float16. Where Triton runs, memory is passed over once.
+    Operands: the rate, the decay if it ``decays``, and the scale if it ``is_scaled``; then, a run of ``vectors`` each,
+    the gradients, the values, the optimizer's own vectors one kind after the other, and the results; last None, or
+    tensors of float16 or float32 that take the first result rounded to float16. Where Triton runs, memory is passed
+    over once.
 
     With a ``shard`` the optimizer's own vectors are those of a part of each parameter, which alone is updated; nothing
     is rounded then.
     """
 
     takes_device_numbers = True
+    takes_gradients: ClassVar[bool] = True
+    """Whether its gradients are those of a loss."""
 
     vectors: int
     rule: GradientRule
     shard: Shard | None = field(default=None, kw_only=True)
     decays: bool = field(default=False, kw_only=True)
     """Whether the step begins with ``v -= decay v``."""
+    is_scaled: bool = field(default=False, kw_only=True)
+    """Whether gradients are multiplied by a number of the step, before the rule."""
 
     @property
     def numbers(self) -> int:
         """How many of the operands are `Factors`."""
-        return 1 + self.decays
+        return 1 + self.decays + self.is_scaled
 
     def factors_of(self, operands: Sequence[Any]) -> Factors:
         """The first operands."""
-        return Factors(*operands[: self.numbers])
+        given = iter(operands)
+        return Factors(next(given), next(given) if self.decays else None, next(given) if self.is_scaled else None)
 
     def overwritten(self, operands: int) -> Iterable[int]:
         """All but the numbers, the gradients and the values."""
@@ -336,12 +348,14 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
 
     def advance(self, factors: Factors, runs: Sequence[Sequence[Tensor]]) -> None:
         """One step by the functions above, with what comes before it."""
+        gradients, values, *own, results = runs
+        if factors.scale is not None:
+            gradients = [each * factors.scale for each in gradients]
         if factors.decay is not None:
-            gradients, values, *own, results = runs
             for value, result in zip(values, results, strict=True):
                 _descend(value, value, factors.decay, result)
-            runs = [gradients, results, *own, results]
-        self.step(factors.rate, runs)
+            values = results
+        self.step(factors.rate, [gradients, values, *own, results])
 
     @staticmethod
     def round_into(rounded: Sequence[Tensor], new: Tensor) -> None:
@@ -369,13 +383,13 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         regularization = rule.regularization.name if scale != 0.0 else "NONE"
         said = rule.clip, (rule.rescale, scale), regularization
         step: Any = update_many if is_many else update
-        rates, decays = [each.rate for each in factors], [each.decay for each in factors if each.decay is not None]
-        step(self._formula(len(runs) - 3), rates, runs, rounded, *said, decays)
+        rates, decays, gains = ([each for each in kind if each is not None] for kind in zip(*factors, strict=True))
+        step(self._formula(len(runs) - 3), rates, runs, rounded, *said, decays, gains)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The keywords of a step."""
-        return {name: value for name, value in vars(self).items() if name not in ("vectors", "shard", "decays")}
+        return {name: value for name, value in vars(self).items() if name not in _OF_ALL}
 
     def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
         """One step by the functions above."""
@@ -392,7 +406,7 @@ def fits_one_pass(factors: Factors, runs: Sequence[Sequence[Tensor]], rounded: S
     if not triton.runs_on(device):
         return False
     vectors = [vector for run in runs for vector in run]
-    held = [*vectors, *rounded, *(each for each in factors.all() if isinstance(each, Tensor))]
+    held = [*vectors, *rounded, *(each for each in factors if isinstance(each, Tensor))]
     fits = all(vector.dtype == torch.float32 for vector in vectors)
     return fits and all(each.device == device and each.is_contiguous() for each in held)
 
@@ -453,6 +467,8 @@ class MovingAverage(Update):
     An `Update` whose gradients are the numbers w, whose values and results are the averages a, and whose rate is minus
     the share: a descent from w, whose regularization takes a off.
     """
+
+    takes_gradients = False
 
     rule: GradientRule = field(
         default=GradientRule(regularization=MPSNNRegularizationType.L2, regularization_scale=-1.0), init=False

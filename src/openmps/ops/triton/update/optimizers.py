@@ -22,9 +22,9 @@ tl: Any = import_module("triton.language")
 _BLOCK = 1024
 _MANY_BLOCK, _MANY_WARPS = 4096, 8
 """Numbers of a program, and its warps, where there are many vectors."""
-COLUMNS = 12
+COLUMNS = 13
 """Of the table of vectors: gradient, value, three own ones, result, what takes it rounded, as float16 and as float32,
-rate, size, the first of its programs, and decay."""
+rate, size, the first of its programs, decay, and factor of the gradient."""
 _COLUMNS = tl.constexpr(COLUMNS)
 _ALIGNMENT = 16
 _SAME_BITS: dict[str, Any] = {"enable_fp_fusion": False}
@@ -35,14 +35,17 @@ _ALL = tl.constexpr(tl.PropagateNan.ALL)
 
 @triton.jit
 def _advanced(
-    gradient, value, one, two, three, result, at, is_in, rate, decay, numbers, limits, scales, FORMULA: tl.constexpr,
-    CLIPS: tl.constexpr, REGULARIZATION: tl.constexpr, HAS_MAXIMA: tl.constexpr, DECAYS: tl.constexpr,
+    gradient, value, one, two, three, result, at, is_in, rate, decay, gain, numbers, limits, scales,
+    FORMULA: tl.constexpr, CLIPS: tl.constexpr, REGULARIZATION: tl.constexpr, HAS_MAXIMA: tl.constexpr,
+    DECAYS: tl.constexpr, GAINS: tl.constexpr,
 ):  # fmt: skip
     """Update some numbers of a vector, and the optimizer's own, of which there are up to three kinds; the new ones."""
     v = tl.load(value + at, is_in)
     if DECAYS:
         v -= decay * v
     g = tl.load(gradient + at, is_in)
+    if GAINS:
+        g *= tl.load(gain)
     if CLIPS:
         g = tl.minimum(tl.maximum(g, limits[1], _ALL), limits[0], _ALL)
     g *= scales[0]
@@ -79,9 +82,9 @@ def _advanced(
 @Launched
 @triton.jit
 def _optimizer_update(
-    gradients, values, own, results, sizes, rounded, rates, decays, numbers, limits, scales, FORMULA: tl.constexpr,
-    CLIPS: tl.constexpr, REGULARIZATION: tl.constexpr, HOLDS_RATES: tl.constexpr, ROUNDED_OF: tl.constexpr,
-    BLOCK: tl.constexpr,
+    gradients, values, own, results, sizes, rounded, rates, decays, gains, numbers, limits, scales,
+    FORMULA: tl.constexpr, CLIPS: tl.constexpr, REGULARIZATION: tl.constexpr, HOLDS_RATES: tl.constexpr,
+    ROUNDED_OF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Update a block of one of the vectors: the programs of the first come first.
 
@@ -98,7 +101,9 @@ def _optimizer_update(
                 decay = decays[index]
             if HOLDS_RATES:
                 rate, decay = tl.load(rate).to(tl.float32), tl.load(decay).to(tl.float32)
-            one, two, three = values[index], values[index], values[index]
+            one, two, three, gain = values[index], values[index], values[index], values[index]
+            if len(gains) > 0:
+                gain = gains[index]
             if len(own) > 0:
                 one = own[0][index]
             if len(own) > 1:
@@ -106,8 +111,8 @@ def _optimizer_update(
             if len(own) > 2:
                 three = own[2][index]
             v = _advanced(
-                gradients[index], values[index], one, two, three, results[index], at, is_in, rate, decay, numbers,
-                limits, scales, FORMULA, CLIPS, REGULARIZATION, len(own) == 3, len(decays) > 0,
+                gradients[index], values[index], one, two, three, results[index], at, is_in, rate, decay, gain,
+                numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, len(own) == 3, len(decays) > 0, len(gains) > 0,
             )  # fmt: skip
             for place in tl.static_range(len(rounded)):
                 if (ROUNDED_OF >> (4 * place)) % 16 == index:
@@ -118,15 +123,16 @@ def _optimizer_update(
 def update(
     formula: tuple[Any, ...], rates: Sequence[float | Tensor], vectors: Sequence[Sequence[Tensor]],
     rounded: Sequence[tuple[int, Tensor]], clip: tuple[float, float] | None, scales: tuple[float, float],
-    regularization: str, decays: Sequence[float | Tensor] = (),
+    regularization: str, decays: Sequence[float | Tensor] = (), gains: Sequence[Tensor] = (),
 ) -> None:  # fmt: skip
     """One step for float32 vectors without gaps, on the current device; see `openmps.ops.update.optimizers`.
 
     ``vectors`` are, kind by kind, gradients, values, the optimizer's own and results, ``rates`` one for each, all on
-    the device or none, and so ``decays``, if there are any; ``rounded``, float16 or float32, take the result of a
-    vector rounded to float16. ``scales`` are those of gradient and regularization. ``formula`` holds a name, then for
-    ``momentum`` and ``nesterov`` the share of the momentum that is kept; for ``rmsprop`` and ``adam``, of each vector,
-    the share kept and the share of what is new, then epsilon.
+    the device or none, and so ``decays``, if there are any; ``gains``, if there are any, are float32 numbers on the
+    device; ``rounded``, float16 or float32, take the result of a vector rounded to float16. ``scales`` are those of
+    gradient and regularization. ``formula`` holds a name, then for ``momentum`` and ``nesterov`` the share of the
+    momentum that is kept; for ``rmsprop`` and ``adam``, of each vector, the share kept and the share of what is new,
+    then epsilon.
     """
     gradients, values, *own, results = map(tuple, vectors)
     sizes, (name, *numbers) = tuple(each.numel() for each in gradients), formula
@@ -139,8 +145,9 @@ def update(
     )
     floats = (tuple(map(float, each)) for each in (numbers, clip or (0.0, 0.0), scales))
     _optimizer_update[(blocks,)](
-        gradients, values, tuple(own), results, sizes, tuple(each for _, each in rounded), steps, shares, *floats, name,
-        clip is not None, regularization, holds_rates, _digits([index for index, _ in rounded]), _BLOCK, **_SAME_BITS,
+        gradients, values, tuple(own), results, sizes, tuple(each for _, each in rounded), steps, shares, tuple(gains),
+        *floats, name, clip is not None, regularization, holds_rates, _digits([index for index, _ in rounded]), _BLOCK,
+        **_SAME_BITS,
     )  # fmt: skip
 
 
@@ -156,7 +163,7 @@ def _place(row, column: tl.constexpr, dtype: tl.constexpr, IS_ALIGNED: tl.conste
 @triton.jit
 def _advance_one(
     row, at, is_in, numbers, limits, scales, FORMULA: tl.constexpr, CLIPS: tl.constexpr, REGULARIZATION: tl.constexpr,
-    HAS_MAXIMA: tl.constexpr, DECAYS: tl.constexpr, IS_ALIGNED: tl.constexpr,
+    HAS_MAXIMA: tl.constexpr, DECAYS: tl.constexpr, GAINS: tl.constexpr, IS_ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Update some numbers of a vector of the table."""
     rate = tl.load(_place(row, 8, tl.float64, False)).to(tl.float32)
@@ -167,7 +174,8 @@ def _advance_one(
         _place(row, 0, tl.float32, IS_ALIGNED), _place(row, 1, tl.float32, IS_ALIGNED),
         _place(row, 2, tl.float32, IS_ALIGNED), _place(row, 3, tl.float32, IS_ALIGNED),
         _place(row, 4, tl.float32, IS_ALIGNED), _place(row, 5, tl.float32, IS_ALIGNED), at, is_in, rate, decay,
-        numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, DECAYS,
+        _place(row, 12, tl.float32, False), numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, DECAYS,
+        GAINS,
     )  # fmt: skip
     rounded = v.to(tl.float16)
     if tl.load(row + 6) != 0:
@@ -180,8 +188,8 @@ def _advance_one(
 @triton.jit
 def _optimizer_updates(
     vectors, count, numbers, limits, scales, FORMULA: tl.constexpr, CLIPS: tl.constexpr,
-    REGULARIZATION: tl.constexpr, HAS_MAXIMA: tl.constexpr, DECAYS: tl.constexpr, IS_ALIGNED: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    REGULARIZATION: tl.constexpr, HAS_MAXIMA: tl.constexpr, DECAYS: tl.constexpr, GAINS: tl.constexpr,
+    IS_ALIGNED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Update a block of one of so many vectors: the last whose first program does not come after this one."""
     block, rows = tl.program_id(0), tl.arange(0, ROWS)
@@ -191,19 +199,21 @@ def _optimizer_updates(
     at = begin + tl.arange(0, BLOCK)
     if begin + BLOCK <= size:
         _advance_one(
-            row, at, None, numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, DECAYS, IS_ALIGNED
-        )
+            row, at, None, numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, DECAYS, GAINS,
+            IS_ALIGNED,
+        )  # fmt: skip
     else:
         is_in = at < size
         _advance_one(
-            row, at, is_in, numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, DECAYS, IS_ALIGNED
-        )
+            row, at, is_in, numbers, limits, scales, FORMULA, CLIPS, REGULARIZATION, HAS_MAXIMA, DECAYS, GAINS,
+            IS_ALIGNED,
+        )  # fmt: skip
 
 
 def update_many(
     formula: tuple[Any, ...], rates: Sequence[Tensor], vectors: Sequence[Sequence[Tensor]],
     rounded: Sequence[tuple[int, Tensor]], clip: tuple[float, float] | None, scales: tuple[float, float],
-    regularization: str, decays: Sequence[Tensor] = (),
+    regularization: str, decays: Sequence[Tensor] = (), gains: Sequence[Tensor] = (),
 ) -> None:  # fmt: skip
     """As `update`, for any number of vectors; each rate and decay is a float64 number on the device.
 
@@ -216,9 +226,9 @@ def update_many(
     for index, value in enumerate(values):
         mine = [kind[index] for kind in own]
         each = [gradients[index], value, *mine, *[value] * (3 - len(mine)), results[index]]
-        decay = decays[index].data_ptr() if decays else 0
+        told = [each[index].data_ptr() if each else 0 for each in (decays, gains)]
         addresses = [*(vector.data_ptr() for vector in each), 0, 0, rates[index].data_ptr()]
-        rows.append([*addresses, value.numel(), programs, decay])
+        rows.append([*addresses, value.numel(), programs, *told])
         programs += triton.cdiv(value.numel(), _MANY_BLOCK)
     for index, each in rounded:
         rows[index][6 if each.dtype == float16 else 7] = each.data_ptr()
@@ -228,7 +238,7 @@ def update_many(
     floats = (tuple(map(float, each)) for each in (numbers, clip or (0.0, 0.0), scales))
     _optimizer_updates[(programs,)](
         table([number for row in rows for number in row], values[0].device), len(rows), *floats, name,
-        clip is not None, regularization, len(own) == 3, len(decays) > 0, is_aligned,
+        clip is not None, regularization, len(own) == 3, len(decays) > 0, len(gains) > 0, is_aligned,
         triton.next_power_of_2(len(rows)), _MANY_BLOCK, num_warps=_MANY_WARPS, **_SAME_BITS,
     )  # fmt: skip
 
