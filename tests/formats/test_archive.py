@@ -266,7 +266,7 @@ def test_an_optimizer(cpu: MTLDevice) -> None:
 def test_an_optimizer_with_a_weight_decay_is_refused(cpu: MTLDevice) -> None:
     optimizer = MPSNNOptimizerAdam(cpu, 0.25)
     optimizer.weight_decay = 0.5
-    with pytest.raises(MPSTypeError, match=r"MPSNNOptimizerAdam cannot be archived with weight_decay.*got 0\.5"):
+    with pytest.raises(MPSTypeError, match=r"MPSNNOptimizerAdam cannot be archived with weight_decay 0\.5"):
         MPSKeyedArchiver.archived_data(optimizer)
 
 

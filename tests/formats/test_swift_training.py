@@ -219,12 +219,14 @@ def test_the_optimizer_of_trainable_sources() -> None:
     assert "updateMeanAndVarianceWithCommandBuffer:batchNormalizationState:" in text
 
 
-def test_a_weight_decay_is_refused() -> None:
-    """The framework's optimizers have none: Swift would train otherwise."""
-    network = Network.create(NetworkShape(8, 8, 1, 3, "tiny"), seed=0, optimizer=optimizer_factory("adam", 0.25, 0.1))
-    graph = network.training_graph(CPU, FLOAT16, loss_weight=1.0, dropout_seed=0)
-    with pytest.raises(mps.MPSExportError, match=r"is trained with weight_decay 0\.1, which the framework has not"):
-        swift.source(graph)
+def test_what_the_framework_has_not_is_refused() -> None:
+    """The framework's optimizers have none, and no Muon: Swift would train otherwise."""
+    shape = NetworkShape(8, 8, 1, 3, "tiny")
+    for chosen, said in ((("adam", 0.25, 0.1), r"weight_decay 0\.1"), (("muon", 0.25), "Muon of matrices")):
+        network = Network.create(shape, seed=0, optimizer=optimizer_factory(*chosen))
+        graph = network.training_graph(CPU, FLOAT16, loss_weight=1.0, dropout_seed=0)
+        with pytest.raises(mps.MPSExportError, match=f"is trained with {said}, which the framework's optimizers have"):
+            swift.source(graph)
 
 
 class Updating(Weights):

@@ -12,6 +12,7 @@ import torch
 import openmps as mps
 from openmps.graph.run.training_step import TrainingStep
 from openmps.runtime.step_trace import StepTrace
+from openmps.training import Muon
 from pairs import pairs
 from replay_twin import assert_same, outcomes, replaying_queue
 
@@ -50,6 +51,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adam": lambda device: mps.MPSNNOptimizerAdam(device, 0.01),
     "clipped": _clipped,
     "decayed": _decayed,
+    "muon": lambda device: Muon(device, 0.05),
 }
 
 

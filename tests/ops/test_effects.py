@@ -18,7 +18,15 @@ from openmps.ops.op import Kind, Op
 from openmps.ops.random.random_distributions import FillByPhilox, FillBySequence, Integers
 from openmps.ops.update.gradients import AddNumbers, NormScale
 from openmps.ops.update.joined_updates import JoinedUpdate
-from openmps.ops.update.optimizers import Adam, GradientRule, HandOn, MovingAverage, RmsProp, StochasticGradientDescent
+from openmps.ops.update.optimizers import (
+    Adam,
+    GradientRule,
+    HandOn,
+    MovingAverage,
+    Muon,
+    RmsProp,
+    StochasticGradientDescent,
+)
 from openmps.ops.update.shards import RoundGathered
 from openmps.runtime.derived import Refresh
 
@@ -89,6 +97,7 @@ EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
     ),
     RmsProp: lambda: (RmsProp(2, GradientRule(), 0.9, 1e-3), [0.5, *many(4), None]),
     Adam: lambda: (Adam(2, GradientRule(), 0.9, 0.99, 1e-3), [0.5, *many(5), None]),
+    Muon: lambda: (Muon(2, GradientRule(), 0.9, 1), [0.5, *many(4), None]),
     MovingAverage: lambda: (MovingAverage(2), [-0.5, *many(3), None]),
     AddNumbers: lambda: (AddNumbers(), rows(4)),
     NormScale: lambda: (NormScale((1.0, 2.0)), [0.5, *rows(2), row(7)]),

@@ -27,6 +27,7 @@ class Optimizer(StrEnum):
     ADAM = "adam"
     SGD = "sgd"
     RMSPROP = "rmsprop"
+    MUON = "muon"
 
 
 class ScheduleName(StrEnum):

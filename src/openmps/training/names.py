@@ -38,6 +38,7 @@ from openmps.training.metrics import (
     RunningMetrics as RunningMetrics,
     TrainingStatus as TrainingStatus,
 )
+from openmps.training.muon import Muon as Muon
 from openmps.training.network import (
     Network as Network,
     NetworkShape as NetworkShape,

@@ -91,6 +91,9 @@ class Session:
         self._shards = shards and processes is not None
         self._saves = self._leads or self._shards  # whether checkpoints need this process
         share_of(options.batch_size, processes, options.accumulate)
+        if self._shards and options.optimizer == "muon":
+            rule = "must be left out with the optimizer muon, which multiplies whole matrices"
+            raise MPSArgumentError("train", "shards_optimizer_state", rule, True, "Leave out --shard-optimizer")
         if processes is not None:
             same = {name: each for name, each in self._about.items() if name != "machine"}
             processes.check_alike("data and options", flat(same), "Give all processes the same images and options")

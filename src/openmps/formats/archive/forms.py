@@ -79,9 +79,9 @@ def _yolo_losses(descriptor: MPSCNNYOLOLossDescriptor, _: StandIns) -> dict[str,
 
 
 def _optimizer(kernel: MPSNNOptimizer, _: StandIns) -> dict[str, Any]:
-    if kernel.weight_decay:
-        rule = "cannot be archived with weight_decay, which the framework's optimizers have not: it must be 0"
-        raise MPSTypeError("MPSKeyedArchiver", type(kernel).__name__, rule, kernel.weight_decay)
+    if kernel.additions():
+        rule = f"cannot be archived with {kernel.additions()}, which the framework's optimizers have not"
+        raise MPSTypeError("MPSKeyedArchiver", type(kernel).__name__, rule, None)
     descriptor = MPSNNOptimizerDescriptor(
         kernel.learning_rate,
         kernel.gradient_rescale,

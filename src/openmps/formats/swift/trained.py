@@ -90,8 +90,8 @@ class Trained:
         if found is None:
             self._refuse(node, f"is trained by {type(optimizer).__name__}, which is none of the framework's optimizers")
             return
-        if optimizer.weight_decay:
-            self._refuse(node, f"is trained with weight_decay {optimizer.weight_decay:g}, which the framework has not")
+        if optimizer.additions():
+            self._refuse(node, f"is trained with {optimizer.additions()}, which the framework's optimizers have not")
             return
         if self._rule is None:
             self._rule, self._values = found

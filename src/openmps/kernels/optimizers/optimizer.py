@@ -109,6 +109,10 @@ class MPSNNOptimizer(OperandKernel):
         check_names(self.name, state, set(self.training_state()))
         self.set_learning_rate(finite_number(self.name, state, "learning_rate"))
 
+    def additions(self) -> str | None:
+        """What of it the framework's optimizers have not, in words; None for nothing. Our addition."""
+        return f"weight_decay {self._weight_decay:g}" if self._weight_decay else None
+
     def update_shards(self, shard: Shard | None) -> None:
         """Update a part of each parameter from now on, with vectors of that part's numbers; None for all of it.
 
@@ -232,12 +236,20 @@ class MPSNNOptimizer(OperandKernel):
         names = [name for part in parts_of(self._accumulators) if at.has(name := f"{part}_{suffix}")]
         at.check_alike(*names, what="the gradient's shape")
         numbers = map(at.number, ("rate", "decay") if decays else ("rate",))
-        self._step_of(1, clips=clips, decays=decays)(*numbers, *map(at.elements, names), None)
+        update = self._update_of(suffix, 1, clips=clips, decays=decays)
+        update(*numbers, *map(at.elements, names), None)
 
-    def _step_of(self, vectors: int, *, clips: bool, decays: bool, shard: Shard | None = None) -> Update:
+    def _step_of(self, form: str | int) -> Update:
+        """The update of a ``vector``, of a ``matrix``, or of vectors that are matrices of so many rows."""
+        return self._step
+
+    def _update_of(
+        self, form: str | int, vectors: int, *, clips: bool, decays: bool, shard: Shard | None = None
+    ) -> Update:
         """The update of so many vectors."""
-        rule = self._step.rule if clips else replace(self._step.rule, clip=None)
-        return replace(self._step, vectors=vectors, rule=rule, shard=shard, decays=decays)
+        step = self._step_of(form)
+        rule = step.rule if clips else replace(step.rule, clip=None)
+        return replace(step, vectors=vectors, rule=rule, shard=shard, decays=decays)
 
     def _encode_states(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], layer: Layer) -> None:
         """The forms of a layer: index 0 of each list of vectors belongs to its first parameter, 1 to the second."""
@@ -261,9 +273,8 @@ class MPSNNOptimizer(OperandKernel):
                 parameters = 2
             elif values.buffer is not results.buffer or values.offset != results.offset:
                 record_op(command_buffer, f"{who} {names[1]}", HandOn(), (values, results))
-        others = [each for kind in (layer.values, *own, layer.results) for each in kind[:parameters] if each]
-        others.append(layer.rounded if shard is None else HeldTensor(None))
-        self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
+        kinds = [kind[:parameters] for kind in (layer.gradients, layer.values, *own, layer.results)]
+        self._record(command_buffer, layer, kinds, layer.rounded if shard is None else HeldTensor(None))
         for read in layer.read:
             read.count_read()
         for vectors in kept:
@@ -274,19 +285,28 @@ class MPSNNOptimizer(OperandKernel):
         """Raise where a dropped command buffer was to write gradients or values, before the update is counted."""
         require_written(self._name or self.name, "encode", (region for each in read for region in each.regions()))
 
-    def _record(self, command_buffer: CommandBuffer, vectors: int, operands: list[Binding]) -> None:
-        """Update so many vectors: gradients, values, accumulators and results, kind by kind, then what is rounded."""
+    def _record(
+        self,
+        command_buffer: CommandBuffer,
+        layer: Layer,
+        kinds: Sequence[Sequence[Binding | None]],
+        rounded: Binding,
+        form: str | int = "vector",
+    ) -> None:
+        """Update a layer: gradients, values, accumulators and results; ``rounded`` takes the first result so."""
+        operands = [each for kind in kinds for each in kind if each is not None]
+        vectors = len(kinds[0])
         if unwritten:
             self._check_written(operands[: 2 * vectors])
         decays = self._weight_decay != 0.0
-        key = vectors, len(operands), self._clips, self._shard, decays
+        key = form, vectors, len(operands), self._clips, self._shard, decays
         asked = (self._rate, self._decay_rate) if decays else (self._rate,)
-        bound = (*(step_number(command_buffer, ask) for ask in asked), *operands)
+        bound = (*(step_number(command_buffer, ask) for ask in asked), *operands, rounded)
         function: Function | None = self._configuration.plans.get(key)
         if function is None:
-            update = self._step_of(vectors, clips=self._clips, decays=decays, shard=self._shard)
-            kinds = (*[Number] * len(asked), *map(type, operands))
-            function = self._interned_configuration().keep(key, function_of_op(update, kinds))
+            update = self._update_of(form, vectors, clips=self._clips, decays=decays, shard=self._shard)
+            kept = (*[Number] * len(asked), *map(type, operands), type(rounded))
+            function = self._interned_configuration().keep(key, function_of_op(update, kept))
         command_buffer.record(self._name or self.name, Dispatch(function, bound, (True,) * len(bound), ()))
 
 

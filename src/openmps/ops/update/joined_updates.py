@@ -138,7 +138,8 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
             self._step_at_once(parts)
             return
         is_many = sum(len(part.runs[0]) for part in parts) > MOST_TOGETHER
-        fits = all(fits_one_pass(*part) for part in parts) and (not is_many or _fit_a_table(parts))
+        fits = self.updates[0].is_elementwise and all(fits_one_pass(*part) for part in parts)
+        fits = fits and (not is_many or _fit_a_table(parts))
         if not parts or not fits or not _apart(parts):
             start = 0
             for op, count in zip(self.updates, self.counts, strict=True):
@@ -163,7 +164,7 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         start, parts = 0, list[_Part]()
         for op, count in zip(self.updates, self.counts, strict=True):
             own = operands[start : start + count]
-            *vectors, rounded = own[op.numbers :]
+            *vectors, rounded = own[1 + op.decays + op.is_scaled :]
             runs = op.runs_of(vectors)
             if runs[0]:
                 parts.append(_Part(op.factors_of(own), runs, rounded or ()))
@@ -173,9 +174,9 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
 
 def _have_one_step(parts: Sequence[_Part]) -> bool:
     """Whether all updates have the same numbers, those that the host tells not on the device."""
-    first = parts[0].factors
-    is_host = not any(isinstance(each, Tensor) for each in first.told())
-    return is_host and all(part.factors.told() == first.told() and part.factors.scale is first.scale for part in parts)
+    rate, decay, scale = parts[0].factors
+    are_same = all(part.factors[:2] == (rate, decay) and part.factors[2] is scale for part in parts)
+    return isinstance(rate, float) and are_same
 
 
 def _fit_a_table(parts: Sequence[_Part]) -> bool:
