@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from openmps.core.kernel.base import MPSKernel
 from openmps.kernels import arithmetic as arithmetic_kernels
+from openmps.kernels import augmentation as augmentation_kernels
 from openmps.kernels import batch_normalization as batch_normalization_kernels
 from openmps.kernels import convolution as convolution_kernels
 from openmps.kernels import dropout as dropout_kernels
@@ -29,6 +30,7 @@ from openmps.kernels import random as random_kernels
 from openmps.kernels import reduce as reduce_kernels
 from openmps.kernels import reshape as reshape_kernels
 from openmps.kernels import resize as resize_kernels
+from openmps.kernels import selection as selection_kernels
 from openmps.kernels import slice as slice_kernels
 from openmps.kernels import softmax as softmax_kernels
 from openmps.kernels import upsampling as upsampling_kernels
@@ -42,6 +44,7 @@ from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
 from openmps.metal.device import MTLDevice
 from recurrent_layers import inferring, inferring_images, training
 from samples.arithmetic import ADDITIONS, COMPARISONS, DIVISIONS, MULTIPLICATIONS, SUBTRACTIONS
+from samples.augmentation import AUGMENTATIONS, MIX_UPS
 from samples.batch_normalization import BATCH_NORMALIZATIONS
 from samples.binary_convolution import BINARY_CONVOLUTIONS, BINARY_FULLY_CONNECTED
 from samples.convolution import CONVOLUTIONS, FULLY_CONNECTED, TRANSPOSES
@@ -114,6 +117,12 @@ SAMPLES: dict[type[MPSKernel], list[Sample]] = {
 }  # fmt: skip
 """Every kernel that makes images from images, forward."""
 
+OURS: dict[type[MPSKernel], list[Sample]] = {
+    augmentation_kernels.ImageAugmentation: AUGMENTATIONS,
+    augmentation_kernels.MixUp: MIX_UPS,
+}
+"""Likewise every one that the framework does not have, which no Mac can be asked about."""
+
 GRADIENTS: dict[type[MPSKernel], type[MPSKernel]] = {
     convolution_kernels.MPSCNNConvolutionGradient: convolution_kernels.MPSCNNConvolution,
     convolution_kernels.MPSCNNFullyConnectedGradient: convolution_kernels.MPSCNNFullyConnected,
@@ -148,11 +157,14 @@ GRADIENTS: dict[type[MPSKernel], type[MPSKernel]] = {
 }
 """Every gradient kernel, and the forward kernel in whose samples it stands."""
 
+SWEPT_CLASSES = {**SAMPLES, **OURS}
+"""The kernels with samples."""
+
 
 def _check_rows() -> None:
     """Say which row is wrong, where all tests would only fail to be collected."""
-    for kernel, samples in SAMPLES.items():
-        row = f"the row {kernel.__name__} of SAMPLES"
+    for kernel, samples in SWEPT_CLASSES.items():
+        row = f"the row {kernel.__name__}"
         assert samples and all(isinstance(each, Sample) for each in samples), f"{row} must be a list of Samples"
         for sample in samples:
             unknown = sorted(sample.traits - TRAITS.keys())
@@ -225,7 +237,13 @@ RECURRENT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
 }
 """Layers over sequences; tests/kernels/test_recurrent.py and test_recurrent_images.py hold their numbers."""
 
-OTHERS = {**OPTIMIZERS, **STAGES, **IMAGE_FILTERS, **MATRIX_KERNELS, **RECURRENT}
+SELECTIONS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
+    selection_kernels.ImageSelection: selection_kernels.ImageSelection,
+    selection_kernels.AlternatingFlip: lambda device: selection_kernels.AlternatingFlip(device, 5),
+}
+"""Kernels of ours that choose images by number; tests/kernels/test_selection.py holds their results."""
+
+OTHERS = {**OPTIMIZERS, **STAGES, **IMAGE_FILTERS, **MATRIX_KERNELS, **RECURRENT, **SELECTIONS}
 """The kernels with tests of their own instead of samples."""
 
 ABSTRACT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
@@ -258,13 +276,13 @@ WITHOUT_INITIALIZER: frozenset[type[MPSKernel]] = frozenset((
 ))  # fmt: skip
 """Those whose headers say that they cannot be made."""
 
-ALL = [sample for samples in SAMPLES.values() for sample in samples]
+ALL = [sample for samples in SWEPT_CLASSES.values() for sample in samples]
 """Every sample."""
 
 SWEPT = [sample for sample in ALL if sample not in NEURON_CLASSES]
 """The samples for properties of all kernels: the neuron classes are one kernel under many names."""
 
-FIRST_OF_CLASS = [samples[0] for samples in SAMPLES.values() if samples[0] in SWEPT]
+FIRST_OF_CLASS = [samples[0] for samples in SWEPT_CLASSES.values() if samples[0] in SWEPT]
 """One swept sample of each class."""
 
 
@@ -274,7 +292,7 @@ def _some_of_class(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample in (*first.values(), samples[-1]) and sample in SWEPT]
 
 
-SOME_OF_CLASS = [sample for samples in SAMPLES.values() for sample in _some_of_class(samples)]
+SOME_OF_CLASS = [sample for samples in SWEPT_CLASSES.values() for sample in _some_of_class(samples)]
 """Some swept samples of each class, for what a class does whatever its options and shapes are."""
 
 

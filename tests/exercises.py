@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from openmps.kernels.random import MPSMatrixRandomMTGP32, MPSMatrixRandomPhilox
 from openmps.kernels.recurrent.image_inference import MPSRNNImageInferenceLayer
 from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer
 from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer
+from openmps.kernels.selection import AlternatingFlip, ImageSelection
 from openmps.metal.texture_descriptor import MTLTextureDescriptor
 from openmps.types import MPSDataType, MTLPixelFormat
 from recurrent_layers import empty, run
@@ -262,6 +263,26 @@ def trained_over_a_sequence(bench: Bench, layer: Any) -> list[Array]:
     return [each.numpy() for each in (*results, *found, *gradients)]
 
 
+def selected(bench: Bench, selection: ImageSelection) -> list[Array]:
+    data, batch = bench.image(drawn("data", (5, 3, 4, 2))), bench.batch(np.zeros((4, 3, 4, 2)))
+    command_buffer = bench.command_buffer()
+    selection.encode_batch(command_buffer, data, whole_numbers(bench, [4, 0, 4, 2]), batch)
+    finish(command_buffer)
+    return [numbers(batch)]
+
+
+def flipped(bench: Bench, flip: AlternatingFlip) -> list[Array]:
+    source, batch = bench.batch(drawn("images", (4, 3, 2, 5))), bench.batch(np.zeros((4, 3, 2, 5)))
+    command_buffer = bench.command_buffer()
+    flip.encode_batch(command_buffer, source, whole_numbers(bench, [7, 0, 300, 70000]), batch)
+    finish(command_buffer)
+    return [numbers(batch)]
+
+
+def whole_numbers(bench: Bench, values: Sequence[int]) -> MPSVector:
+    return MPSVector.from_numpy(bench.device, np.array(values, np.uint32))
+
+
 EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     **dict.fromkeys(ACCUMULATORS, updated),
     **dict.fromkeys(_STAGES.values(), normalized),
@@ -280,5 +301,7 @@ EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
     MPSRNNImageInferenceLayer: recurred_over_images,
     MPSRNNMatrixInferenceLayer: recurred,
     MPSRNNMatrixTrainingLayer: trained_over_a_sequence,
+    ImageSelection: selected,
+    AlternatingFlip: flipped,
 }
 """What each kernel of `catalogue.OTHERS` computes."""

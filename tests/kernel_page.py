@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from catalogue import GRADIENTS, OTHERS, SAMPLES
+from catalogue import GRADIENTS, OTHERS, OURS, SAMPLES, SELECTIONS
 from node_catalogue import NODES_OF_KERNELS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +46,8 @@ def recorded() -> dict[str, Any]:
 
 def since(kernel: type) -> str:
     """The header and the release that a kernel's description names, or that of its nearest base that does."""
+    if kernel in (*OURS, *SELECTIONS):
+        return "ours"
     for kind in kernel.__mro__:
         found = SINCE.search(vars(kind).get("__doc__") or "")
         if found:
@@ -62,7 +64,7 @@ def page() -> str:
         for device, seen in errors.items()
     )
     lines = [HEAD.format(machines=f"Seen on {machines}.")]
-    for kernel in SAMPLES:
+    for kernel in (*SAMPLES, *OURS):
         gradients = _gradients(kernel)
         figures = " | ".join(
             f"{_largest(errors, device, [kernel], 'forward')} | {_largest(errors, device, gradients, 'gradient')}"

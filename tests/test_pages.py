@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import kernel_page
-from catalogue import GRADIENTS, OTHERS, SAMPLES
+from catalogue import GRADIENTS, OTHERS, OURS, SAMPLES
 
 LIMIT = 1e-5
 
 
 def test_every_kernel_was_measured_and_is_within_the_limit() -> None:
     kernels = kernel_page.recorded()["cpu"]["kernels"]
-    named = {kernel.__name__: "forward" for kernel in (*SAMPLES, *OTHERS)}
+    named = {kernel.__name__: "forward" for kernel in (*SAMPLES, *OURS, *OTHERS)}
     named |= {kernel.__name__: "gradient" for kernel in GRADIENTS}
     assert {name for name, what in named.items() if what not in kernels.get(name, {})} == set(), "make pages"
     assert {name for name, what in named.items() if kernels[name][what] > LIMIT} == set()

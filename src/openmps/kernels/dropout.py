@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Checked, of_kind, store
+from openmps.checks import of_kind
 from openmps.core.kernel.base import MPSKernel
-from openmps.core.kernel.configuration import Fixed, KernelProperty
+from openmps.core.kernel.configuration import Fixed
+from openmps.core.kernel.counted import SEED, CountedKernel
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
 from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
-from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
-from openmps.core.training_state import TrainingState, check_names, whole_number
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.metal.pending import wait_until_written
@@ -49,7 +45,7 @@ class _DropoutParameters(MPSKernel):
         who = self.name
         if not isinstance(keep_probability, int | float) or not 0 < keep_probability <= 1:
             raise MPSArgumentError(who, "keep_probability", "must lie in (0, 1]", repr(keep_probability))
-        integer(who, "seed", seed, most=2**64 - 1, rule="must be an integer of 0 to 2**64 - 1")
+        SEED(who, "seed", seed)
         of_kind(who, "mask_stride_in_pixels", mask_stride_in_pixels, MTLSize)
         strides = (mask_stride_in_pixels.width, mask_stride_in_pixels.height, mask_stride_in_pixels.depth)
         if any(stride not in (0, 1) for stride in strides):
@@ -87,7 +83,7 @@ _FIRST = "first step"
 """The number that a kernel does not count, where all its encodes have the same mask."""
 
 
-class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState], leaves=MPSCNNDropoutGradientState):
+class MPSCNNDropout(_DropoutParameters, CountedKernel[MPSCNNDropoutGradientState], leaves=MPSCNNDropoutGradientState):
     """Y = X mask / p, with a random mask of zeros and ones (MPSCNNDropout.h, macOS 10.13.4).
 
     Each mask value is 1 with probability p = ``keep_probability``. The mask is a pure function of ``seed``, of how many
@@ -96,45 +92,13 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState]
     that the original would draw next.
     """
 
-    batch_share = KernelProperty[int](
-        0,
-        integer,
-        """Which share of a batch is encoded here, where processes share it in equal parts; counted from 0, the default.
-
-        The masks are those of the images at their places in the whole batch. Our addition.
-        """,
-    )
-
     def is_result_state_reused_across_batch(self) -> bool:
         """True: one state holds the masks of all images."""
         return True
 
-    _step: int
-    step = Checked[int](
-        0,
-        partial(integer, most=2**63 - 1, rule="must be an integer of 0 to 2**63 - 1"),
-        """The number of the next encode, counted from 0, which its mask follows from.
-
-        Copies and archives keep it, so that training goes on with the masks that it would have had. Our addition.
-        """,
-    )
-
     def _number(self, name: str, states: MPSStateBatch | None) -> int:
         """The number of this encode."""
-        step = self._step
-        if name == _FIRST:
-            return step
-        store(self, "_step", step + 1)  # counted whole; see core/numbers.py
-        return step
-
-    def training_state(self) -> TrainingState:
-        """What a checkpoint keeps: how many encodes this kernel has seen. Our addition."""
-        return {"encodes": self._step}
-
-    def restore_training_state(self, state: TrainingState) -> None:
-        """Draw the masks of the encodes to come as the kernel would that gave ``state``. Our addition."""
-        check_names(self.name, state, {"encodes"})
-        self.step = whole_number(self.name, state, "encodes")
+        return self._step if name == _FIRST else super()._number(name, states)
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         region, stride = at.read(images[0]), self.mask_stride_in_pixels

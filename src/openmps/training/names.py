@@ -1,6 +1,8 @@
 """Every public name of `openmps.training`; see `openmps.names`."""
 
 from openmps.core.training_state import Checkpointed as Checkpointed
+from openmps.kernels.augmentation import ImageAugmentation as ImageAugmentation, MixUp as MixUp
+from openmps.kernels.selection import AlternatingFlip as AlternatingFlip, ImageSelection as ImageSelection
 from openmps.training.architectures import NETWORKS as NETWORKS, NetworkRow as NetworkRow
 from openmps.training.checkpoint import (
     Checkpoint as Checkpoint,

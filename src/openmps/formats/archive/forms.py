@@ -61,6 +61,9 @@ _PLAIN: tuple[type, ...] = (
 )
 """Archived classes that are not kernels; with them their subclasses."""
 
+_OURS = ("openmps.kernels.augmentation", "openmps.kernels.selection")
+"""Modules of kernels that the framework does not have, and that are not named as its are."""
+
 
 def _neuron(kernel: MPSCNNNeuron | MPSCNNNeuronGradient, _: StandIns) -> dict[str, Any]:
     names = signature(type(kernel)).parameters
@@ -190,8 +193,10 @@ def classes() -> Mapping[str, type]:
     while ahead:
         kind = ahead.pop()
         ahead += kind.__subclasses__()
-        if kind.__module__.startswith("openmps.") and (kind.__name__.startswith("MPS") or kind in _PLAIN):
-            found[kind.__name__] = kind
+        name, module = kind.__name__, kind.__module__
+        is_known = name.startswith("MPS") or kind in _PLAIN or (module in _OURS and not name.startswith("_"))
+        if module.startswith("openmps.") and is_known:
+            found[name] = kind
     return found
 
 

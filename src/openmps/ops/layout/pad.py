@@ -51,6 +51,14 @@ _CONTINUED: dict[Edge, Callable[[Tensor, int], Tensor]] = {
 }
 
 
+def continued(index: Tensor, length: int, edge_mode: Edge) -> Tensor:
+    """The index that each index of an axis stands for, or the position; modes that read no number outside alone.
+
+    The memory of ``index`` may be written.
+    """
+    return _CONTINUED[edge_mode](index, length)
+
+
 def pad(x: Tensor, window: Window, channels: tuple[int, int], edge_mode: Edge, fill: Tensor | float = 0.0) -> Tensor:
     """Copy the source, continued beyond its edges: ``Y[n, c, y, x] = E[n, c - channels[0], y + offset, x + offset]``.
 
@@ -109,7 +117,7 @@ def _runs(window: Window, source: int, channels: tuple[int, int]) -> tuple[Axis,
 def _indices(run: Axis, edge_mode: Edge, device: torch.device) -> Tensor:
     """The pixel or channel that each index read stands for."""
     index = torch.arange(run.first, run.first + run.result, device=device)
-    return _CONTINUED[edge_mode](index, run.source) if run.leaves_source else index
+    return continued(index, run.source, edge_mode) if run.leaves_source else index
 
 
 def _pad_constant(x: Tensor, window: Window, channels: tuple[int, int], fill: Tensor | float) -> Tensor:

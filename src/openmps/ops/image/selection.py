@@ -1,0 +1,60 @@
+"""Images chosen by number, and mirrored by number: batches of a data set that lies on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openmps.errors import MPSArgumentError
+from openmps.ops.op import Kind, Op
+from openmps.ops.random.random import WORD_MASK, philox, split_words
+
+
+def selected(x: Tensor, numbers: Tensor) -> Tensor:
+    """``Y[k] = X[numbers[k]]``, of images [N, C, H, W] and numbers [K]: [K, C, H, W], channels-last.
+
+    Raises:
+        MPSArgumentError: On the CPU, a number is N or more. A GPU makes an image of zeros of it.
+    """
+    index = numbers.to(torch.int64).bitwise_and_(WORD_MASK)
+    count = len(x)
+    outside = index >= count
+    if not x.is_cuda and bool(outside.any()):
+        got = f"{int(index[outside][0])} at place {int(outside.nonzero()[0])}"
+        raise MPSArgumentError("ImageSelection", "numbers", f"must be below {count}, the images there are", got)
+    pixels = x.permute(0, 2, 3, 1).index_select(0, index.clamp(max=count - 1))
+    if x.is_cuda:
+        pixels.masked_fill_(outside.view(-1, 1, 1, 1), 0)
+    return pixels.permute(0, 3, 1, 2)
+
+
+class Selected(Op, of=selected, kind=Kind.STORAGE, half=True):
+    """`selected` of images as they are stored, and numbers."""
+
+
+def alternately_mirrored(x: Tensor, numbers: Tensor, epoch: int | Tensor, seed: int) -> Tensor:
+    """Images [N, C, H, W] mirrored left to right in every second epoch, channels-last.
+
+    The image of number i is mirrored in epoch e where the highest bit of word 0 of Philox4x32-10 with the key ``(seed,
+    seed >> 32)`` and the counter ``(i, 0, 0, 0)`` plus ``e`` is odd.
+    """
+    counter = numbers.to(torch.int64).bitwise_and_(WORD_MASK)
+    word = philox((counter, 0, 0, 0), split_words(seed))[0]
+    is_mirrored = ((word >> 31) + epoch) & 1
+    pixels = x.permute(0, 2, 3, 1)
+    mirrored = torch.as_tensor(is_mirrored, dtype=torch.bool).view(-1, 1, 1, 1)
+    return torch.where(mirrored, pixels.flip(2), pixels).permute(0, 3, 1, 2)
+
+
+class AlternatelyMirrored(Op, kind=Kind.WINDOW, half=True):
+    """`alternately_mirrored` of images as they are stored, their numbers, and the number of the epoch."""
+
+    takes_device_numbers = True
+
+    seed: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See the function."""
+        return alternately_mirrored(*operands, seed=self.seed)
