@@ -266,7 +266,8 @@ def trained_over_a_sequence(bench: Bench, layer: Any) -> list[Array]:
 def selected(bench: Bench, selection: ImageSelection) -> list[Array]:
     data, batch = bench.image(drawn("data", (5, 3, 4, 2))), bench.batch(np.zeros((4, 3, 4, 2)))
     command_buffer = bench.command_buffer()
-    selection.encode_batch(command_buffer, data, whole_numbers(bench, [4, 0, 4, 2]), batch)
+    selection.first = 1
+    selection.encode_batch(command_buffer, data, whole_numbers(bench, [9, 4, 0, 4, 2, 9]), batch)
     finish(command_buffer)
     return [numbers(batch)]
 

@@ -17,8 +17,19 @@ import torch
 
 import openmps as mps
 from openmps.distributed import Group
-from openmps.training import ArrayConvolutionDataSource, Checkpoint, TrainableBatchNormalizationDataSource, graph_parts
+from openmps.training import (
+    ArrayConvolutionDataSource,
+    Augmentation,
+    Batch,
+    Checkpoint,
+    Network,
+    NetworkShape,
+    TrainableBatchNormalizationDataSource,
+    graph_parts,
+    optimizer_factory,
+)
 from openmps.training import TrainableConvolutionDataSource as Trained
+from openmps.training.stepper import TrainingStepper
 from replay_twin import outcomes, replaying_queue
 
 IMAGES, SIDE, CLASSES, STEPS = 8, 6, 3, 10
@@ -301,6 +312,26 @@ def shared_state(world: World) -> dict[str, Array]:
     return arrays | {f"bytes, {name}": np.array(size) for name, size in sizes.items()}
 
 
+def augmented(world: World) -> dict[str, Array]:
+    """Steps on shares of batches that are augmented in every way."""
+    how = Augmentation.parse("flip:alternate,crop:1,rotate:20,pad:reflect,cutout:2,contrast:0.3,smooth:0.1,mixup:0.4")
+    network = Network.create(
+        NetworkShape(SIDE, SIDE, 1, CLASSES, "lenet"), seed=1, optimizer=optimizer_factory("sgd", RATE)
+    )
+    stepper = TrainingStepper(
+        network, world.device, FLOAT32, batch_size=IMAGES, dropout_seed=3, processes=world.group, augmentation=how
+    )
+    stepper.begin_epoch(1, np.arange(IMAGES * STEPS) * 3)
+    for step in range(STEPS):
+        images, classes = batch(step)
+        pixels = (images[..., :1] * 40 + 128).clip(0, 255).astype(np.uint8)
+        own = Batch(world.own(pixels), world.own(classes), world.own(np.arange(IMAGES)))
+        stepper.step(stepper.prepare(own, IMAGES * step + world.rank * IMAGES // world.count))
+    stepper.wait()
+    stepper.collect()
+    return network.arrays()
+
+
 CASES: dict[str, Callable[[World], dict[str, Array]]] = {
     "sgd": lambda world: graph_case(world, "sgd", drops=True),
     "adam": lambda world: graph_case(world, "adam", drops=True),
@@ -324,6 +355,7 @@ CASES: dict[str, Callable[[World], dict[str, Array]]] = {
     "in order": lambda world: graph_case(in_order(world), "adam", drops=True),
     "in order, shards": lambda world: graph_case(in_order(world), "adam", drops=True, shards=True),
     "shared state": shared_state,
+    "augmented": augmented,
     "by hand": lambda world: by_hand(world, synchronizes=True),
     "by hand, replayed": lambda world: by_hand(world, synchronizes=True, replays=True),
     "by hand, apart": by_hand,

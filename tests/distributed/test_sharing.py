@@ -15,7 +15,7 @@ from group_launch import finish, start
 from group_oracle import apart
 
 PROGRAM = str(Path(worker.__file__))
-OF_FOUR = ("sgd", "adam, normalized", "adam, normalized, shards", "4 pieces", "shared state")
+OF_FOUR = ("sgd", "augmented", "adam, normalized", "adam, normalized, shards", "4 pieces", "shared state")
 SAME = [name for name in worker.CASES if not {"apart", "pieces", "state", "halves"} & {*name.replace(",", "").split()}]
 
 

@@ -50,7 +50,7 @@ def test_a_number_that_no_image_has(device: torch.device) -> None:
         return
     with pytest.raises(MTLExecutionError) as caught:
         finish(command_buffer)
-    expected = "ImageSelection: numbers must be below 3, the images there are, got 3 at place 1"
+    expected = "ImageSelection: numbers must be below 3, the images there are, got 3 for image 1"
     assert str(caught.value.__cause__) == expected
 
 
@@ -60,9 +60,9 @@ def test_alternating_flip(device: torch.device) -> None:
     flip, source = AlternatingFlip(bench.device, SEED), bench.batch(x)
     found = []
     for epoch in (0, 1, 2):
-        flip.epoch = epoch
+        flip.epoch, flip.first = epoch, 2 * epoch
         batch, command_buffer = bench.batch(np.zeros(x.shape)), bench.command_buffer()
-        flip.encode_batch(command_buffer, source, whole_numbers(bench, NUMBERS), batch)
+        flip.encode_batch(command_buffer, source, whole_numbers(bench, [*range(2 * epoch), *NUMBERS, 7]), batch)
         finish(command_buffer)
         found.append(numbers(batch))
         expected = oracle.alternately_mirrored(x, NUMBERS, epoch, SEED)
@@ -79,12 +79,7 @@ def test_alternating_flip(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("count", "kind", "destination", "message"),
     [
-        (
-            3,
-            np.uint32,
-            (2, 1, 2, 2),
-            r"numbers must be one vector of a number for each of the 2 destination images, got 1",
-        ),
+        (4, np.uint32, (3, 1, 2, 2), "numbers must have a number for each of 3 images from 2 on, got 4 numbers"),
         (2, np.float32, (2, 1, 2, 2), "numbers must hold UINT32, got FLOAT32"),
         (2, np.uint32, (2, 2, 2, 2), "destination_images must be .* of FLOAT32, as source_image is stored"),
     ],
@@ -92,8 +87,10 @@ def test_alternating_flip(device: torch.device) -> None:
 def test_refusals(count: int, kind: Any, destination: tuple[int, ...], message: str) -> None:
     bench = Bench(CPU)
     chosen = MPSVector.from_numpy(CPU, np.zeros(count, kind))
+    selection = ImageSelection(CPU)
+    selection.first = 2
     with pytest.raises(MPSArgumentError, match=f"^ImageSelection: {message}"):
-        ImageSelection(CPU).encode_batch(
+        selection.encode_batch(
             bench.command_buffer(), bench.image(np.ones((3, 1, 2, 2))), chosen, bench.batch(np.ones(destination))
         )
 
@@ -104,15 +101,15 @@ def test_images_are_copied_as_they_are_stored() -> None:
     with pytest.raises(MPSArgumentError, match="^AlternatingFlip: destination_images must be .* of FLOAT32, as source"):
         AlternatingFlip(CPU).encode_batch(bench.command_buffer(), source, whole_numbers(bench, [0, 1]), batch)
     several = MPSVector(device=CPU, descriptor=MPSVectorDescriptor(2, vectors=2, data_type=MPSDataType.UINT32))
-    with pytest.raises(MPSArgumentError, match="numbers must be one vector of a number for each of the 2"):
+    with pytest.raises(MPSArgumentError, match="^AlternatingFlip: numbers must be one vector, got 2"):
         AlternatingFlip(CPU).encode_batch(bench.command_buffer(), source, several, bench.batch(np.ones((2, 1, 2, 2))))
 
 
-@pytest.mark.parametrize("name", ["seed", "epoch"])
+@pytest.mark.parametrize("name", ["seed", "epoch", "first"])
 @pytest.mark.parametrize("value", [-1, 1.5, 2**64])
 def test_bad_numbers(name: str, value: Any) -> None:
     with pytest.raises(MPSArgumentError, match=f"^AlternatingFlip: {name} must be an integer of 0 to"):
-        setattr(AlternatingFlip(CPU), name, value) if name == "epoch" else AlternatingFlip(CPU, value)
+        setattr(AlternatingFlip(CPU), name, value) if name != "seed" else AlternatingFlip(CPU, value)
 
 
 def test_what_is_no_image() -> None:

@@ -142,8 +142,11 @@ def test_without_tensorboard_installed(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"optimizer": "rmsprop"}, {"optimizer": "sgd", "decay": 1.0}, {"channel_format": Format.FLOAT16}],
-    ids=["adam", "rmsprop", "sgd", "float16"],
+    [
+        *({}, {"optimizer": "rmsprop"}, {"optimizer": "sgd", "decay": 1.0}, {"channel_format": Format.FLOAT16}),
+        {"augmentation": "flip:alternate,crop:1,rotate:10,pad:reflect,cutout:1,contrast:0.2,smooth:0.1,mixup:0.3"},
+    ],
+    ids=["adam", "rmsprop", "sgd", "float16", "augmented"],
 )
 def test_from_every_checkpoint_to_the_same_bytes(tmp_path, changes):
     whole, result = _train(tmp_path, "whole", **changes)

@@ -28,6 +28,7 @@ _BEFORE: list[dict[str, Any]] = [
     {
         "Guides": [
             {"Training": "training.md"},
+            {"Augmentation": "augmentation.md"},
             {"Several GPUs and machines": "distributed.md"},
             {"Weight updates": "weight_updates.md"},
             {"Padding": "padding.md"},

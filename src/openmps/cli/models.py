@@ -254,7 +254,9 @@ def _of_run(
     options = run_options(run)
     batch = options.batch_size
     network = Network.from_arrays(shape, arrays, optimizer=options.optimizer_factory())
-    graph = network.training_graph(device, form, loss_weight=1 / batch, dropout_seed=options.seed)
+    graph = network.training_graph(
+        device, form, loss_weight=1 / batch, dropout_seed=options.seed, label_smoothing=options.augments.label_smoothing
+    )
     weight = [f"The loss is that of batches of {batch} images: its weight is 1 / {batch}."]
     return Found(graph, sources, images, [*notes, *weight], prepared)
 

@@ -141,6 +141,28 @@ Patience = Annotated[
     ),
 ]
 KeptEpoch = Annotated[Keep, typer.Option(help="Which epoch's weights the run has: best is that of the best test.")]
+
+
+def _augmentation(text: str | None) -> Any:
+    """What is done to training images; the words of `openmps.training.augmentation.ITEMS`."""
+    if text is None:
+        return None
+    from openmps.training.augmentation import Augmentation
+
+    return Augmentation.parse(text)
+
+
+Augment = Annotated[
+    str | None,
+    typer.Option(
+        metavar="flip,crop:4,…",
+        callback=_augmentation,
+        help="What is done to training images at random, on the device: flip or flip:alternate, crop:PIXELS, "
+        "translate:PIXELS, rotate:DEGREES, pad:zero|edge|reflect, cutout:PIXELS, brightness:MOST, contrast:MOST, "
+        "normalize:MEAN/DEVIATION, smooth:SHARE, mixup:ALPHA.",
+        show_default=False,
+    ),
+]
 OptimizerOption = Annotated[Optimizer, typer.Option(help="How weights follow from gradients.")]
 WeightDecay = Annotated[
     float,
@@ -203,7 +225,11 @@ _SAME = (
     *("clip_norm", "accumulate"),
 )
 """Options that are fields of `TrainingOptions` of the same name."""
-_OTHERS = {"checkpoints_kept": "keep_checkpoints", "synchronizes_statistics": "sync_statistics"}
+_OTHERS = {
+    "checkpoints_kept": "keep_checkpoints",
+    "synchronizes_statistics": "sync_statistics",
+    "augmentation": "augment",
+}
 """Fields of another name than their option."""
 
 
@@ -246,6 +272,7 @@ def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
     own |= {"schedule": described_schedule(options.schedule), "warmup": options.warmup}
     own |= {"patience": options.patience, "keep": options.keep, "weight_decay": options.weight_decay}
     own |= {"average": options.average, "clip_norm": options.clip_norm, "accumulate": options.accumulate}
+    own |= {"augment": options.augmentation}
     has: dict[str, Any] = {**options.describe(), **own, "sync_statistics": options.synchronizes_statistics}
     for name, value in given.items():
         if name == "run":

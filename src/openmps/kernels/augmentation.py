@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from openmps.checks import finite, flag
 from openmps.core.kernel.arguments import member
 from openmps.core.kernel.configuration import Fixed, KernelProperty, at_least
-from openmps.core.kernel.counted import SEED, CountedKernel
+from openmps.core.kernel.counted import SEED, STEP, CountedKernel
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.numbers import not_negative
 from openmps.core.state.state import MPSState
@@ -132,15 +132,25 @@ class ImageAugmentation(CountedKernel[MPSState]):
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         image = at.read(images[0])
         channels = at.sources[0].channels
-        words = ImageWords(self.seed, self.batch_share, Word.FLIP, Word.SLIDE_DOWN + 1)(image, at.number("step"))
-        if self.brightness or self.contrast or self.mean or self.standard_deviation:
+        words = ImageWords(self.seed, self.batch_share, Word.FLIP, Word.SLIDE_DOWN + 1)(image, at.number(STEP))
+        if self._recolours():
             rows = (self._row("mean", channels, 0.0), self._row("standard_deviation", channels, 1.0))
             image = Recoloured(self.brightness, self.contrast)(image, words, at.constant(np.array(rows)))
-        if self.flips or self.crop or self.translation or self.rotation:
+        if self._moves():
             turns = at.constant(_turns(self.rotation)) if self.rotation else None
             place = Placed(self.flips, self.crop, self.translation, self.padding_mode)
             image = place(image, words, turns)
         return CutOut(self.cut_out)(image, words) if self.cut_out else image
+
+    def changes_images(self) -> bool:
+        """Whether any of its properties asks for something."""
+        return self._recolours() or self._moves() or bool(self.cut_out)
+
+    def _recolours(self) -> bool:
+        return bool(self.brightness or self.contrast or self.mean or self.standard_deviation)
+
+    def _moves(self) -> bool:
+        return bool(self.flips or self.crop or self.translation or self.rotation)
 
     def _row(self, name: str, channels: int, otherwise: float) -> tuple[float, ...]:
         """The numbers of a property, one for each channel that is read."""
@@ -182,7 +192,7 @@ class MixUp(CountedKernel[MPSState]):
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         image = at.read(images[0])
         words = ImageWords(self.seed, self.batch_share, _MIXTURE, Word.SIDE + 1 - _MIXTURE)
-        return Mixed(self.alpha)(image, words(image, at.number("step")))
+        return Mixed(self.alpha)(image, words(image, at.number(STEP)))
 
 
 _MIXTURE = Word.RADIUS

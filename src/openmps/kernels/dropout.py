@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 from openmps.checks import of_kind
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Fixed
-from openmps.core.kernel.counted import SEED, CountedKernel
+from openmps.core.kernel.counted import SEED, STEP, CountedKernel
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
 from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
-from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
@@ -96,14 +95,10 @@ class MPSCNNDropout(_DropoutParameters, CountedKernel[MPSCNNDropoutGradientState
         """True: one state holds the masks of all images."""
         return True
 
-    def _number(self, name: str, states: MPSStateBatch | None) -> int:
-        """The number of this encode."""
-        return self._step if name == _FIRST else super()._number(name, states)
-
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         region, stride = at.read(images[0]), self.mask_stride_in_pixels
         strides = (stride.width, stride.height, stride.depth)
-        step = at.number("step" if self.conventions["dropout_encodes"] == "differ" else _FIRST)
+        step = at.number(STEP if self.conventions["dropout_encodes"] == "differ" else _FIRST)
         mask = DropoutMask(self.keep_probability, self.seed, strides, self.batch_share)(region, step)
         at.saves(mask)
         return Dropout(self.keep_probability)(region, mask)

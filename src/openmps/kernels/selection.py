@@ -25,31 +25,45 @@ _DESTINATIONS = Argument("destination_images", MPSImageBatch, is_result=True, ma
 
 
 class _ByNumber(OperandKernel):
-    """What both share: one number for each image that is made, and images as they are stored."""
+    """What both share: a number for each image that is made, and images as they are stored."""
+
+    first = Checked[int](
+        0,
+        partial(integer, most=2**31 - 1, rule="must be an integer of 0 to 2**31 - 1"),
+        "Where in the vector the number of the first image stands, for the next encodes. Default 0.",
+    )
 
     def _check(self, at: OperandContext, source: str) -> None:
         given: Shape = at.shape(source)
         made: Shape = at.shape("destination_images")
-        sizes = at.sizes("numbers")
-        if sizes != (1, made.extent.images):
-            rule = f"must be one vector of a number for each of the {made.extent.images} destination images"
-            raise MPSArgumentError(self.name, "numbers", rule, f"{sizes[0]} of {sizes[1]}")
+        vectors, length = at.sizes("numbers")
+        if vectors != 1:
+            raise MPSArgumentError(self.name, "numbers", "must be one vector", vectors)
+        at.note = made.extent.images, length
         wanted = given.extent._replace(images=made.extent.images)
         if made.extent != wanted or made.channel_format is not given.channel_format:
             rule = f"must be {wanted} of {given.channel_format.name}, as {source} is stored"
             got = f"{made.extent} of {made.channel_format.name}"
             raise MPSArgumentError(self.name, "destination_images", rule, got)
 
+    def _number(self, name: str, given: OperandPlan) -> int:
+        images, length = given.note
+        if self.first + images > length:
+            rule = f"must have a number for each of {images} images from {self.first} on"
+            raise MPSArgumentError(self.name, "numbers", rule, f"{length} numbers")
+        return self.first
+
 
 class ImageSelection(_ByNumber):
-    """Y[k] = X[numbers[k]]: a batch of the images of one object, by their numbers. Ours.
+    """Y[k] = X[numbers[first + k]]: a batch of the images of one object, by their numbers. Ours.
 
     ``X`` is an image object of many images, a data set on the device; the batch may be of any size, and a number may
-    come again. Numbers are UINT32 and are read when the work runs. One that no image has fails the command buffer on
-    the CPU, and makes an image of zeros on a GPU. Labels are images, too: one channel a class.
+    come again. Numbers are UINT32, the order of an epoch, of which each batch takes some from `first` on; they are read
+    when the work runs. One that no image has fails the command buffer on the CPU, and makes an image of zeros on a GPU.
+    Labels are images, too: one channel a class.
 
     Raises:
-        MPSArgumentError: In an encode, there is not one number for each image of the destination, or its images have
+        MPSArgumentError: In an encode, there is not a number for each image of the destination, or its images have
             another size or format than those of the source.
 
     >>> selection = mps.training.ImageSelection(device)
@@ -73,18 +87,20 @@ class ImageSelection(_ByNumber):
 
     def _lower(self, at: OperandContext) -> None:
         self._check(at, "source_image")
-        at.store_elements("destination_images", Selected()(at.elements("source_image"), at.elements("numbers", 0)))
+        images, numbers = at.elements("source_image"), at.elements("numbers", 0)
+        count = at.shape("destination_images").extent.images
+        at.store_elements("destination_images", Selected(count)(images, numbers, at.number("first")))
 
 
 class AlternatingFlip(_ByNumber):
     """Images mirrored left to right in every second epoch: over two epochs each is seen both ways. Ours.
 
-    The image of number i, UINT32, its number in the data set, is mirrored in the epochs of one parity, which a bit that
-    is drawn of ``seed`` and i decides (Keller Jordan, "94 % on CIFAR-10 in 3.29 seconds on a single GPU", 2024). It is
-    the same on every device and in every split of a batch.
+    Image k has the number ``i = numbers[first + k]`` in the data set, UINT32. It is mirrored in the epochs of one
+    parity, which a bit that is drawn of ``seed`` and i decides (Keller Jordan, "94 % on CIFAR-10 in 3.29 seconds on a
+    single GPU", 2024): the same on every device and in every split of a batch.
 
     Raises:
-        MPSArgumentError: In an encode, there is not one number for each image, or the destination's images have another
+        MPSArgumentError: In an encode, there is not a number for each image, or the destination's images have another
             size or format than those of the source.
     """
 
@@ -116,7 +132,8 @@ class AlternatingFlip(_ByNumber):
         self._check(at, "source_images")
         mirrored = AlternatelyMirrored(self.seed)
         images, numbers = at.elements("source_images"), at.elements("numbers", 0)
-        at.store_elements("destination_images", mirrored(images, numbers, at.number("epoch")))
+        place, epoch = at.number("first"), at.number("epoch")
+        at.store_elements("destination_images", mirrored(images, numbers, place, epoch))
 
     def _number(self, name: str, given: OperandPlan) -> int:
-        return self.epoch
+        return self.epoch if name == "epoch" else super()._number(name, given)

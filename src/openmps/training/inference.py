@@ -17,6 +17,7 @@ from openmps.errors import MPSArgumentError, MPSFileError, MPSNonFiniteError, MP
 from openmps.graph.summary import GraphSummary, graph_summary
 from openmps.metal.device import MTLDevice
 from openmps.runtime.devices import MTLCreateSystemDefaultDevice
+from openmps.training.augmentation import Augmentation
 from openmps.training.dataset import Dataset
 from openmps.training.imported import KEPT, fingerprint, is_imported
 from openmps.training.metrics import ConfusionCounts
@@ -192,14 +193,18 @@ class Classifier(NamedAttributes):
             raise MPSArgumentError(f"Dataset {dataset.name!r}", "class_names", rule, _listed(dataset.class_names))
 
 
-def describe_network(shape: NetworkShape, class_names: tuple[str, ...]) -> dict[str, object]:
-    """What a run's description must hold for `Classifier.open` to build the network again."""
+def describe_network(
+    shape: NetworkShape, class_names: tuple[str, ...], preprocessing: Preprocessing | None = None
+) -> dict[str, object]:
+    """What a run's description must hold for `Classifier.open` to build the network again.
+
+    Without ``preprocessing`` it sees pixels from 0 to 1.
+    """
     imported = is_imported(shape.network)
     name = {"name": KEPT, "sha256": fingerprint(shape.network)} if imported else {"name": shape.network}
     network = {**name, "height": shape.height, "width": shape.width, "channels": shape.channels}
-    plain = Preprocessing.plain(shape.channels)
-    seen = {} if plain is None else plain.describe()
-    return {"network": network, "class_names": list(class_names), **seen}
+    seen = preprocessing or Preprocessing.plain(shape.channels)
+    return {"network": network, "class_names": list(class_names), **({} if seen is None else seen.describe())}
 
 
 def described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
@@ -241,11 +246,14 @@ def described_preprocessing(run: RunFolder) -> Preprocessing | None:
     return Preprocessing.described(run.config, shape.channels, str(run.path / "run.json"))
 
 
-def check_plain_preprocessing(run: RunFolder, who: str) -> None:
-    """Raise unless the network of a run sees pixels as training shows them: from 0 to 1, grey or RGB."""
-    found = described_preprocessing(run) if "preprocessing" in run.config else None
-    if found is not None and not found.is_plain:
-        rule = f"must have the preprocessing that networks are trained with, {Preprocessing.plain(len(found.mean))}"
+def check_preprocessing(run: RunFolder, who: str, augmentation: Augmentation) -> None:
+    """Raise unless the network of a run sees pixels as training shows them."""
+    if "preprocessing" not in run.config and augmentation.normalization is None:
+        return
+    shape, _ = described_network(run)
+    wanted, found = augmentation.preprocessing(shape.channels), described_preprocessing(run)
+    if found != wanted:
+        rule = f"must have the preprocessing that networks are trained with, {wanted}"
         remedy = "Train with nodes of your own, on images that are preprocessed so."
         raise MPSFileError(who, str(run.path / "run.json"), rule, str(found), remedy)
 

@@ -13,7 +13,7 @@ from openmps.metal.device import MTLDevice
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit
 from openmps.training.imported import keep_network
-from openmps.training.inference import check_plain_preprocessing
+from openmps.training.inference import check_preprocessing
 from openmps.training.interrupt import DeferredInterrupt
 from openmps.training.options import TrainingOptions
 from openmps.training.processes import FollowedRun, TrainingProcesses, from_the_first, together
@@ -66,7 +66,7 @@ def train(
             rule, remedy = "must be a run that has not begun", "Go on with it by resume(), or create a new run."
             raise MPSFileError("train", str(run.path), rule, "one with checkpoints", remedy)
         kept = keep_network(run.path, options.network)  # which the run's description speaks of
-        check_plain_preprocessing(run, "train")
+        check_preprocessing(run, "train", options.augments)
         return replace(options, network=kept)
 
     with _in_training(run, processes) as interrupt:
@@ -116,8 +116,8 @@ def resume(
     if checkpoint is not None:
         of_kind("resume", "checkpoint", checkpoint, Checkpoint)
     changes = {"epochs": epochs, "checkpoint_every": checkpoint_every, "checkpoints_kept": checkpoints_kept}
-    check_plain_preprocessing(run, "resume")
     own = _with_function(run_options(run), schedule)
+    check_preprocessing(run, "resume", own.augments)
     options = replace(own, **{name: value for name, value in changes.items() if value is not None})
     if options.epochs < own.epochs:
         rule = f"must be at least the {own.epochs} that the run was started with"

@@ -4,6 +4,8 @@ from openmps.core.training_state import Checkpointed as Checkpointed
 from openmps.kernels.augmentation import ImageAugmentation as ImageAugmentation, MixUp as MixUp
 from openmps.kernels.selection import AlternatingFlip as AlternatingFlip, ImageSelection as ImageSelection
 from openmps.training.architectures import NETWORKS as NETWORKS, NetworkRow as NetworkRow
+from openmps.training.augmentation import Augmentation as Augmentation
+from openmps.training.augmented_batches import augmented_images as augmented_images
 from openmps.training.checkpoint import (
     Checkpoint as Checkpoint,
     CheckpointFolder as CheckpointFolder,

@@ -238,6 +238,7 @@ class Network(NamedAttributes):
         loss_weight: float,
         dropout_seed: int,
         gradient_format: MPSImageFeatureChannelFormat = _FLOAT32,
+        label_smoothing: float = 0.0,
     ) -> MPSNNGraph:
         """The graph that does one training step: images and labels in, the logits (float32) out as intermediate image.
 
@@ -245,13 +246,14 @@ class Network(NamedAttributes):
         ``gradient_format``, float32 unless said whatever the format of the images is: in half precision, which a GPU
         multiplies many times as fast, small ones vanish unless ``loss_weight`` holds a factor that the optimizers'
         ``gradient_rescale`` takes out again. A NaN or an infinity in the loss stops an encode before anything is
-        updated.
+        updated. ``label_smoothing`` is the share of each label that is spread over all classes.
         """
         logits = self._logits(dropout_seed)
         logits.export_from_graph = True
         logits.image_allocator = MPSImage.default_allocator()
         descriptor = MPSCNNLossDescriptor(MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY, MPSCNNReductionType.SUM)
         descriptor.weight = loss_weight
+        descriptor.label_smoothing, descriptor.number_of_classes = label_smoothing, self.shape.classes
         loss = _labelled(MPSCNNLossNode(logits, descriptor), "loss")
         loss.input_labels.handle = Handle("labels")
         loss.result_image.format = gradient_format

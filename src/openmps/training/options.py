@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from openmps.checks import finite, flag, whole
+from openmps.checks import finite, flag, of_kind, whole
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
+from openmps.training.augmentation import AS_THEY_ARE, Augmentation
 from openmps.training.averages import checked_decay
 from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory, smallest_side
 from openmps.training.optimized import OptimizerFactory
@@ -39,9 +40,11 @@ _OPTIONAL = ("checkpoint_every", "patience")
 _DESCRIBED = ("epochs", "batch_size", "seed", "checkpoint_every", "checkpoints_kept", "learning_rate", "optimizer")
 _SAID_UNLESS_DEFAULT = (
     *("synchronizes_statistics", "schedule", "warmup", "patience", "keep", "weight_decay", "average"),
-    *("clip_norm", "accumulate"),
+    *("clip_norm", "accumulate", "augmentation"),
 )
 """So that descriptions from before there were these options are as they would be."""
+_DESCRIPTIONS: Mapping[str, Callable[[Any], object]] = {"schedule": described_schedule, "augmentation": str}
+"""How options that are no numbers or words are described."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class TrainingOptions:
     ``patience`` ends training when so many epochs in a row were no better than the best one before them: no test
     accuracy above its, nor an equal one with less loss. ``keep`` says whether the run has the weights of the ``last``
     epoch or of the ``best`` one.
+    ``augmentation`` is what is done to the images of each step: an `Augmentation`, or its text.
 
     Each step first takes ``weight_decay`` times the learning rate of the numbers off them, apart from the gradient: of
     weights, biases, gamma and beta. With ``adam`` this is AdamW.
@@ -63,7 +67,7 @@ class TrainingOptions:
     `TrainableConvolutionDataSource.keep_average`.
     ``clip_norm`` limits the norm of the gradients of all parameters together, `MPSNNGraph.gradient_norm_limit`.
     ``accumulate`` is the number of equal parts that a batch is computed in, whose gradients are added up before the one
-    update: image i is in part ``i % accumulate``.
+    update: images in a row are a part.
 
     A checkpoint is written every ``checkpoint_every`` steps, or with None as often as takes 2 % of the time and not
     more often than every ten seconds; the newest ``checkpoints_kept`` stay. ``network`` is a name in `NETWORKS`,
@@ -90,6 +94,7 @@ class TrainingOptions:
     average: float | None = None
     clip_norm: float | None = None
     accumulate: int = 1
+    augmentation: Augmentation | str | None = None
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
@@ -115,12 +120,25 @@ class TrainingOptions:
             raise MPSArgumentError(type(self).__name__, "clip_norm", "must be above 0, or None", self.clip_norm)
         if self.average is not None:
             checked_decay(type(self).__name__, "average", self.average)
+        self._take_augmentation()
         smallest_side(type(self).__name__, self.network)
         self.optimizer_factory()
 
     def optimizer_factory(self) -> OptimizerFactory:
         """Makes the optimizer of each layer."""
         return optimizer_factory(self.optimizer, self.learning_rate, self.weight_decay)
+
+    def _take_augmentation(self) -> None:
+        given = self.augmentation
+        found = Augmentation.parse(given) if isinstance(given, str) else given
+        if found is not None:
+            of_kind(type(self).__name__, "augmentation", found, Augmentation, "Give one, or its text, as flip,crop:4")
+        object.__setattr__(self, "augmentation", found if found != AS_THEY_ARE else None)
+
+    @property
+    def augments(self) -> Augmentation:
+        """What is done to the images of each step, which may be nothing."""
+        return self.augmentation if isinstance(self.augmentation, Augmentation) else AS_THEY_ARE
 
     def learning_rate_at(self, step: int, steps: int) -> float:
         """The learning rate in step ``step``, counted from 0, of a training of ``steps``."""
@@ -149,7 +167,7 @@ class TrainingOptions:
         for name in _SAID_UNLESS_DEFAULT:
             value = getattr(self, name)
             if value != getattr(type(self), name):
-                options[name] = described_schedule(value) if name == "schedule" else value
+                options[name] = _DESCRIPTIONS[name](value) if name in _DESCRIPTIONS else value
         return {**options, "format": self.channel_format.name.lower()}
 
     @classmethod

@@ -36,7 +36,8 @@ def describe_run(data: DataSplit, options: TrainingOptions, /, **more: object) -
     check_batch_size(data, options)
     options.learning_rate_at(0, len(data.training) // options.batch_size * options.epochs)  # refuses what cannot be
     names = data.training.class_names
-    network = describe_network(NetworkShape.of(data.training.images, len(names), options.network), names)
+    shape = NetworkShape.of(data.training.images, len(names), options.network)
+    network = describe_network(shape, names, options.augments.preprocessing(shape.channels))
     return {**network, "options": options.describe(), **more}
 
 

@@ -18,7 +18,7 @@ from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFinit
 from openmps.metal.device import MTLDevice
 from openmps.training.best_epoch import BestEpoch
 from openmps.training.checkpoint import Checkpoint
-from openmps.training.dataset import DataSplit, iterate_batches
+from openmps.training.dataset import DataSplit, epoch_order, iterate_batches
 from openmps.training.event_files import EventFiles
 from openmps.training.inference import Classifier, Evaluation
 from openmps.training.interrupt import DeferredInterrupt, SafeInterrupt
@@ -90,7 +90,7 @@ class Session:
         self._leads = processes is None or processes.rank == 0
         self._shards = shards and processes is not None
         self._saves = self._leads or self._shards  # whether checkpoints need this process
-        share_of(options.batch_size, processes, options.accumulate)
+        _check_pairs(options, share_of(options.batch_size, processes, options.accumulate))
         if self._shards and options.optimizer == "muon":
             rule = "must be left out with the optimizer muon, which multiplies whole matrices"
             raise MPSArgumentError("train", "shards_optimizer_state", rule, True, "Leave out --shard-optimizer")
@@ -112,8 +112,15 @@ class Session:
             shards_optimizer_state=shards,
             norm_limit=options.clip_norm,
             parts=options.accumulate,
+            augmentation=options.augments,
         )
-        self._classify = partial(Classifier, device=device, class_names=names, channel_format=options.channel_format)
+        self._classify = partial(
+            Classifier,
+            device=device,
+            class_names=names,
+            channel_format=options.channel_format,
+            preprocessing=options.augments.preprocessing(shape.channels),
+        )
         self._tested_network = self._network
         if options.average is not None:
             self._network.keep_averages(options.average)
@@ -260,6 +267,9 @@ class Session:
         share = (0, 1) if processes is None else (processes.rank, processes.count)
         if self._batch == 0:
             self._metrics.start_epoch()
+        images = len(self._data.training)
+        self._stepper.begin_epoch(self._epoch, epoch_order(images, seed=options.seed, epoch=self._epoch))
+        own = options.batch_size // share[1]
         for batch in iterate_batches(
             self._data.training,
             options.batch_size,
@@ -273,7 +283,8 @@ class Session:
             begun = (self._epoch - 1) * self._epoch_batches + self._batch
             self._network.set_learning_rate(options.learning_rate_at(begun, self._batches))
             is_to_save = self._shards and self._is_time_to_save()
-            self._stepper.step(self._stepper.prepare(batch), is_to_stop=interrupt.is_noted, is_to_save=is_to_save)
+            prepared = self._stepper.prepare(batch, self._batch * options.batch_size + share[0] * own)
+            self._stepper.step(prepared, is_to_stop=interrupt.is_noted, is_to_save=is_to_save)
             self._launched += 1
             self._batch += 1
             self._collect()
@@ -449,6 +460,13 @@ class Session:
                 draw_misclassified(run.misclassified_path, *pictures)
         except MPSError as error:
             self._notes.append(f"pictures are missing: {error}")
+
+
+def _check_pairs(options: TrainingOptions, share: int) -> None:
+    """Raise where images are mixed with their neighbours and a process has a part of a pair."""
+    if options.augments.mix_up and share % 2:
+        rule = f"must give each process pairs of images, which mix-up mixes: {share} are none"
+        raise MPSArgumentError("TrainingOptions", "batch_size", rule, options.batch_size)
 
 
 def _check_finite(arrays: Mapping[str, NDArray[np.float32]]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.core.image.batch import MPSImageBatch
@@ -22,6 +22,8 @@ from openmps.ops.op import Kind, Op
 from openmps.ops.update.collectives import TotalFigures
 from openmps.runtime.binding import Binding, Number, Numbers
 from openmps.runtime.dispatch import record_op
+from openmps.training.augmentation import AS_THEY_ARE, Augmentation
+from openmps.training.augmented_batches import AugmentedBatches
 from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
 from openmps.training.network import Network
@@ -37,6 +39,10 @@ class PreparedBatch(NamedTuple):
 
     images: MPSImageBatch
     labels: MPSStateBatch
+    unmixed: MPSImageBatch | None = None
+    """The labels that those of the step are mixed of."""
+    place: int = 0
+    """That of its first image in the order of the epoch."""
 
 
 class _Started(NamedTuple):
@@ -67,12 +73,25 @@ class TrainingStepper:
         shards_optimizer_state: bool = False,
         norm_limit: float | None = None,
         parts: int = 1,
+        augmentation: Augmentation = AS_THEY_ARE,
     ) -> None:
         self._parts = parts
         self._processes = processes
         self._device = device
         self._graph = network.training_graph(
-            device, channel_format, loss_weight=1 / batch_size, dropout_seed=dropout_seed
+            device,
+            channel_format,
+            loss_weight=1 / batch_size,
+            dropout_seed=dropout_seed,
+            label_smoothing=augmentation.label_smoothing,
+        )
+        self._augmented = AugmentedBatches(
+            augmentation,
+            device,
+            channel_format,
+            channels=network.shape.channels,
+            seed=dropout_seed,
+            share=0 if processes is None else processes.rank,
         )
         self._graph.gradient_norm_limit = norm_limit
         if processes is not None:
@@ -95,23 +114,23 @@ class TrainingStepper:
 
     def parts(self) -> dict[str, Checkpointed]:
         """What a checkpoint has to keep: the data sources, and the kernels that draw random numbers."""
-        return graph_parts(self._graph)
+        return {**graph_parts(self._graph), **self._augmented.parts()}
 
     def reload(self) -> None:
         """Take over the weights of data sources that were restored; no step may be under way."""
         self._graph.reload_from_data_sources()
 
-    def prepare(self, batch: Batch) -> list[PreparedBatch]:
-        """Bring a batch to the device, in parts."""
-        return [
-            PreparedBatch(
-                MPSImageBatch.from_numpy(self._device, np.ascontiguousarray(batch.images[part :: self._parts])),
-                MPSCNNLossLabels.batch(self._device, self._one_hot[batch.labels[part :: self._parts]]),
-            )
-            for part in range(self._parts)
-        ]
+    def begin_epoch(self, number: int, order: NDArray[np.int64]) -> None:
+        """Take the order in which an epoch visits the images; no step is under way."""
+        self._augmented.begin_epoch(number, order)
 
-    def step(self, batch: Sequence[PreparedBatch], *, is_to_stop: bool = False, is_to_save: bool = False) -> None:
+    def prepare(self, batch: Batch, place: int = 0) -> PreparedBatch:
+        """Bring a batch to the device; ``place`` is that of its first image in the order of the epoch."""
+        images, one_hot = MPSImageBatch.from_numpy(self._device, batch.images), self._one_hot[batch.labels]
+        labels = MPSCNNLossLabels.batch(self._device, one_hot)
+        return PreparedBatch(images, labels, self._augmented.unmixed(one_hot), place)
+
+    def step(self, batch: PreparedBatch, *, is_to_stop: bool = False, is_to_save: bool = False) -> None:
         """Start one step, the update of the weights included; waits while two are under way.
 
         ``is_to_stop`` tells all processes that this one is to stop, ``is_to_save`` that it wants a checkpoint.
@@ -121,17 +140,22 @@ class TrainingStepper:
         started.command_buffer.commit()
         self._started.append(started)
 
-    def _encode(self, batch: Sequence[PreparedBatch], signals: tuple[bool, bool] = (False, False)) -> _Started:
+    def _encode(self, batch: PreparedBatch, signals: tuple[bool, bool] = (False, False)) -> _Started:
         command_buffer = MPSCommandBuffer(self._queue)
+        labels: list[MPSCNNLossLabels] = list(batch.labels)  # pyright: ignore[reportAssignmentType]
+        known = MPSImageBatch([each.labels_image() for each in labels])
+        images = self._augmented.encode(command_buffer, batch.images, batch.place)
+        self._augmented.encode_labels(command_buffer, batch.unmixed, known)
         read: list[Binding] = []
-        for place, part in enumerate(batch):
+        size = len(images) // self._parts
+        for first in range(0, len(images), size):
+            part = slice(first, first + size)
             logits: list[MPSImageBatch] = []
-            self._graph.keeps_gradients = place + 1 < len(batch)
-            self._graph.encode_batch(command_buffer, [part.images], [part.labels], logits)
-            labels: list[MPSCNNLossLabels] = list(part.labels)  # pyright: ignore[reportAssignmentType]
-            losses = MPSImageBatch([each.loss_image() for each in labels])
-            known = MPSImageBatch([each.labels_image() for each in labels])
-            read += [losses.whole(), logits[0].whole(), known.whole()]
+            self._graph.keeps_gradients = part.stop < len(images)
+            given = (images, batch.labels) if self._parts == 1 else (images[part], batch.labels[part])
+            self._graph.encode_batch(command_buffer, [given[0]], [given[1]], logits)
+            losses = MPSImageBatch([each.loss_image() for each in labels[part]])
+            read += [losses.whole(), logits[0].whole(), known[part].whole()]
         figures = self._device.new_buffer(2 * 4)
         record_op(command_buffer, "measure", Measure(), read, (Numbers(figures),))
         if self._processes is not None:

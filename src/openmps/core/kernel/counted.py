@@ -15,8 +15,12 @@ SEED = partial(integer, most=2**64 - 1, rule="must be an integer of 0 to 2**64 -
 """The check of a seed."""
 
 
+STEP = "step"
+"""The number that counts encodes."""
+
+
 class CountedKernel(MPSCNNKernel[StateT]):
-    """A kernel that counts its encodes: ``at.number("step")`` is the number of each."""
+    """A kernel that counts its encodes: ``at.number(STEP)`` is the number of each, any other one does not count it."""
 
     batch_share = KernelProperty[int](
         0,
@@ -40,7 +44,8 @@ class CountedKernel(MPSCNNKernel[StateT]):
     def _number(self, name: str, states: MPSStateBatch | None) -> int:
         """The number of this encode."""
         step = self._step
-        store(self, "_step", step + 1)  # counted whole; see core/numbers.py
+        if name == STEP:
+            store(self, "_step", step + 1)  # counted whole; see core/numbers.py
         return step
 
     def training_state(self) -> TrainingState:

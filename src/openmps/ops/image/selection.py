@@ -12,36 +12,44 @@ from openmps.ops.op import Kind, Op
 from openmps.ops.random.random import WORD_MASK, philox, split_words
 
 
-def selected(x: Tensor, numbers: Tensor) -> Tensor:
-    """``Y[k] = X[numbers[k]]``, of images [N, C, H, W] and numbers [K]: [K, C, H, W], channels-last.
+def _from(numbers: Tensor, first: int | Tensor, count: int) -> Tensor:
+    """``numbers[first : first + count]``, int64; ``first`` may be an int64 tensor without axes."""
+    places = torch.arange(count, device=numbers.device) + first
+    return numbers.to(torch.int64).index_select(0, places).bitwise_and_(WORD_MASK)
+
+
+def selected(x: Tensor, numbers: Tensor, first: int | Tensor, count: int) -> Tensor:
+    """``Y[k] = X[numbers[first + k]]`` for k below ``count``, of images [N, C, H, W]: [count, C, H, W], channels-last.
 
     Raises:
         MPSArgumentError: On the CPU, a number is N or more. A GPU makes an image of zeros of it.
     """
-    index = numbers.to(torch.int64).bitwise_and_(WORD_MASK)
-    count = len(x)
-    outside = index >= count
+    index, images = _from(numbers, first, count), len(x)
+    outside = index >= images
     if not x.is_cuda and bool(outside.any()):
-        got = f"{int(index[outside][0])} at place {int(outside.nonzero()[0])}"
-        raise MPSArgumentError("ImageSelection", "numbers", f"must be below {count}, the images there are", got)
-    pixels = x.permute(0, 2, 3, 1).index_select(0, index.clamp(max=count - 1))
+        got = f"{int(index[outside][0])} for image {int(outside.nonzero()[0])}"
+        raise MPSArgumentError("ImageSelection", "numbers", f"must be below {images}, the images there are", got)
+    pixels = x.permute(0, 2, 3, 1).index_select(0, index.clamp(max=images - 1))
     if x.is_cuda:
         pixels.masked_fill_(outside.view(-1, 1, 1, 1), 0)
     return pixels.permute(0, 3, 1, 2)
 
 
 class Selected(Op, of=selected, kind=Kind.STORAGE, half=True):
-    """`selected` of images as they are stored, and numbers."""
+    """`selected` of images as they are stored, numbers, and the place of the first of these."""
+
+    takes_device_numbers = True
+
+    count: int
 
 
-def alternately_mirrored(x: Tensor, numbers: Tensor, epoch: int | Tensor, seed: int) -> Tensor:
-    """Images [N, C, H, W] mirrored left to right in every second epoch, channels-last.
+def alternately_mirrored(x: Tensor, numbers: Tensor, first: int | Tensor, epoch: int | Tensor, seed: int) -> Tensor:
+    """Images [N, C, H, W], whose numbers stand from ``first`` on, mirrored in every second epoch; channels-last.
 
-    The image of number i is mirrored in epoch e where the highest bit of word 0 of Philox4x32-10 with the key ``(seed,
-    seed >> 32)`` and the counter ``(i, 0, 0, 0)`` plus ``e`` is odd.
+    The image of number i is mirrored left to right in epoch e where the highest bit of word 0 of Philox4x32-10 with the
+    key ``(seed, seed >> 32)`` and the counter ``(i, 0, 0, 0)`` plus ``e`` is odd.
     """
-    counter = numbers.to(torch.int64).bitwise_and_(WORD_MASK)
-    word = philox((counter, 0, 0, 0), split_words(seed))[0]
+    word = philox((_from(numbers, first, len(x)), 0, 0, 0), split_words(seed))[0]
     is_mirrored = ((word >> 31) + epoch) & 1
     pixels = x.permute(0, 2, 3, 1)
     mirrored = torch.as_tensor(is_mirrored, dtype=torch.bool).view(-1, 1, 1, 1)
@@ -49,7 +57,7 @@ def alternately_mirrored(x: Tensor, numbers: Tensor, epoch: int | Tensor, seed: 
 
 
 class AlternatelyMirrored(Op, kind=Kind.WINDOW, half=True):
-    """`alternately_mirrored` of images as they are stored, their numbers, and the number of the epoch."""
+    """`alternately_mirrored` of images as they are stored, numbers, the place of the first, and the epoch."""
 
     takes_device_numbers = True
 
