@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -26,10 +27,11 @@ def shown(path: str) -> Any:
     return json.loads(found[1])
 
 
-def digits_run() -> None:
+def digits_run(augmentation: str | None = None) -> None:
     """A run on the digits as training begins it, with measurements."""
     shape, names = NetworkShape(8, 8, 1, 10, "tiny"), tuple("0123456789")
-    about = {"options": TrainingOptions(epochs=1, network="tiny").describe(), "data": {"path": None}}
+    options = TrainingOptions(epochs=1, network="tiny", augmentation=augmentation)
+    about = {"options": options.describe(), "data": {"path": None}}
     run = RunFolder.create("runs", {**describe_network(shape, names), **about}, name="digits")
     run.save_weights(Network.create(shape, seed=1, optimizer=optimizer_factory("adam", 1e-3)).arrays())
     for step in range(1, 5):
@@ -47,6 +49,7 @@ def test_a_trained_run_has_everything(capsys: pytest.CaptureFixture[str]) -> Non
     assert data["curves"][0]["lines"][0]["points"] == [[1, 3.0], [2, 1.5], [3, 1.0], [4, 0.75]]
     assert len(data["mistakes"]["images"]) == 5 < data["mistakes"]["wrong"] < data["mistakes"]["tested"] == 359
     assert data["mistakes"]["images"][0]["true"] != data["mistakes"]["images"][0]["taken"]
+    assert data["augmented"] is None
     forward = {node["label"]: node for node in data["views"][0]["nodes"]}
     assert forward["relu1"]["seconds"] > 0
     assert forward["relu1"]["values"][0]["shape"] == [2, 8, 8, 8]
@@ -54,6 +57,18 @@ def test_a_trained_run_has_everything(capsys: pytest.CaptureFixture[str]) -> Non
     assert "values" in training["first_conv gradient"]
     assert main(["view", "digits"]) == 2
     assert "must be new, got one that is there. --force replaces it" in capsys.readouterr().err
+
+
+def test_an_augmented_run_shows_its_images() -> None:
+    """As they are, and as its steps change them; those that are moved by whole pixels have no other numbers."""
+    digits_run("crop:2,normalize:0.5/0.5")
+    assert main(["view", "digits", "--count", "2", "--repeats", "0", "--mistakes", "0"]) == 0
+    found = shown("digits.html")["augmented"]
+    assert found["text"] == "crop:2,normalize:0.5/0.5"
+    assert [len(row) for row in found["rows"]] == [10] * 4
+    plain, *steps = (base64.b64decode(sheet["data"]) for sheet in found["rows"][0])
+    assert len({plain, *steps}) > 5
+    assert {value for step in steps for value in step} <= {0, *plain}
 
 
 def test_what_is_missing_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import openmps as mps
 from openmps.debug.page.document import PageExtras, save_document
+from openmps.debug.page.augmented import AugmentedImages
 from openmps.debug.page.mistakes import Mistakes
 from openmps.debug.page.view import graph_view
 from openmps.training import Network, NetworkShape, optimizer_factory
@@ -57,7 +58,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metrics = [{"iteration": 10 * step, "loss": 1 / step, "test_accuracy": 1 - 1 / step} for step in range(1, 6)]
     wrong = Mistakes(images[:1], [2], np.float32([[0.7, 0.2, 0.1]]), ["ant", "bee", HOSTILE], 9, 1)
     path = tmp_path_factory.mktemp("page") / "page.html"
-    save_document(path, HOSTILE, views, PageExtras([HOSTILE], metrics, wrong))
+    augmented = AugmentedImages(HOSTILE, images, np.float32(images[None] / 255))
+    save_document(path, HOSTILE, views, PageExtras([HOSTILE], metrics, wrong, augmented=augmented))
     return path
 
 
@@ -147,6 +149,7 @@ def test_everything_has_a_name_and_a_place_in_the_focus_order(browser: Any, page
         "Training graph",
         "Training graph as a table",
         "Training",
+        "Augmentation",
         "Mistakes",
     ]
     unnamed = """return [...document.querySelectorAll('button, input, select, canvas, svg, [role]')].filter((each) => {

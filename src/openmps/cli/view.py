@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ from openmps.errors import MPSError
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given
+    from openmps.debug.page.augmented import AugmentedImages
     from openmps.debug.page.document import PageExtras
     from openmps.debug.page.mistakes import Mistakes
     from openmps.debug.page.view import GraphView
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _NETWORKS = "RUN|ARCHIVE|MODEL.onnx"
 _FORWARD, _TRAINING = "Forward", "Training graph"
 _NO_RUN = "This is there for runs: openmps train makes one, and openmps view shows it."
+_STEPS = 9
+"""Of an augmented training that are shown."""
 _HALF = 0.5
 """Of the pictures of a page that has two graphs."""
 
@@ -186,6 +189,7 @@ def _of_run(path: Path, asked: _Asked) -> tuple[list[GraphView], PageExtras]:
     extras = PageExtras(
         facts=found.notes, metrics=folder.read_metrics() or None, mistakes=_mistakes(folder, test, asked),
         no_metrics="The run has no measurements.", no_mistakes=unread or "--mistakes says how many are shown.",
+        augmented=_augmented(folder, asked) if is_trained and test is not None else None,
     )  # fmt: skip
     return views, extras
 
@@ -230,6 +234,21 @@ def _test_images(folder: RunFolder, classes: Sequence[str]) -> tuple[Dataset | N
         note(f"the run's test images cannot be read: {sentence(error)}")
         return None, f"The run's own cannot be read: {sentence(error)}"
     return test, "" if test is not None else unknown
+
+
+def _augmented(folder: RunFolder, asked: _Asked) -> AugmentedImages | None:
+    """The first training images as the steps of the run change them; with the brightness that they would have."""
+    from openmps.debug.page.augmented import AugmentedImages
+    from openmps.training.augmented_batches import augmented_images
+    from openmps.training.run_description import run_data, run_options
+
+    options = run_options(folder)
+    if options.augmentation is None:
+        return None
+    how = replace(options.augments, normalization=None)
+    images = run_data(folder).training.images[: 2 * asked.count]
+    made = augmented_images(how, images, steps=_STEPS, seed=options.seed, device=asked.device)
+    return AugmentedImages(str(options.augmentation), images, made)
 
 
 def _mistakes(folder: RunFolder, test: Dataset | None, asked: _Asked) -> Mistakes | None:

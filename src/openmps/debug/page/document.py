@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from openmps.debug.page.augmented import AugmentedImages
 from openmps.debug.page.figures import plain
 from openmps.debug.page.mistakes import Mistakes
 from openmps.debug.page.view import GraphView
@@ -50,7 +51,8 @@ class PageExtras:
     """What a page shows besides graphs. Our addition.
 
     ``facts`` are lines on what the network is, ``metrics`` the lines of a run's ``metrics.jsonl``. Where there are no
-    metrics or mistakes, ``no_metrics`` and ``no_mistakes`` say why, and how they are to be had.
+    metrics or mistakes, ``no_metrics`` and ``no_mistakes`` say why, and how they are to be had. ``augmented`` are
+    training images as a run's augmentation changes them.
     """
 
     facts: Sequence[str] = ()
@@ -58,6 +60,7 @@ class PageExtras:
     mistakes: Mistakes | None = None
     no_metrics: str = ""
     no_mistakes: str = ""
+    augmented: AugmentedImages | None = None
 
 
 def save_document(
@@ -83,6 +86,7 @@ def document(title: str, views: Sequence[GraphView], extras: PageExtras) -> byte
         "mistakes": None if extras.mistakes is None else extras.mistakes.data(),
         "no_metrics": extras.no_metrics,
         "no_mistakes": extras.no_mistakes,
+        "augmented": None if extras.augmented is None else extras.augmented.data(),
     }
     script = _script()
     parts = {

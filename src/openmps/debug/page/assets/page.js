@@ -60,7 +60,7 @@ function start() {
       if (!table.firstChild) table.append(tableOf(view, choose));
     } });
   });
-  const others = [["training", "Training", trainingPanel, DATA.curves || DATA.no_metrics], ["mistakes", "Mistakes", mistakesPanel, DATA.mistakes || DATA.no_mistakes]];
+  const others = [["training", "Training", trainingPanel, DATA.curves || DATA.no_metrics], ["augmentation", "Augmentation", augmentedPanel, DATA.augmented], ["mistakes", "Mistakes", mistakesPanel, DATA.mistakes || DATA.no_mistakes]];
   for (const [key, name, made] of others.filter(([, , , told]) => told)) {
     const panel = make("div", { class: "scroll", tabindex: "0" });
     entries.push({ key, name, panel, open: () => { if (!panel.firstChild) panel.append(...made()); } });

@@ -1,5 +1,5 @@
 "use strict";
-// The curves of a training, and the images that the network gets wrong.
+// The curves of a training, how its images are augmented, and those that the network gets wrong.
 
 const CURVE = { width: 460, height: 250, left: 48, right: 12, top: 12, bottom: 34 };
 
@@ -66,6 +66,18 @@ function pointsTable(panel, said) {
     make("tbody", {}, rows.map(([x, values]) => make("tr", {}, make("th", { scope: "row" }, whole(x)),
       panel.lines.map((_, place) => make("td", { class: "number" }, values[place] === undefined ? "" : said(values[place])))))))), { once: true });
   return details;
+}
+
+function augmentedPanel() {
+  const { text, rows } = DATA.augmented;
+  const named = (sheet, name) => {
+    const [{ canvas }] = pictures(sheet, true);
+    canvas.setAttribute("aria-label", name);
+    canvas.removeAttribute("title");
+    return make("figure", {}, canvas, make("figcaption", {}, name));
+  };
+  return [make("h2", {}, `Training images, augmented by ${text}`), ...rows.map((row, number) =>
+    make("div", { class: "maps", role: "group", "aria-label": `Image ${number + 1}` }, row.map((sheet, step) => named(sheet, step ? `step ${step}` : "as it is"))))];
 }
 
 function mistakesPanel() {
