@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import openmps as mps
-from openmps.debug.page.document import PageExtras, save_document
 from openmps.debug.page.augmented import AugmentedImages
+from openmps.debug.page.document import PageExtras, save_document
 from openmps.debug.page.mistakes import Mistakes
 from openmps.debug.page.view import graph_view
 from openmps.training import Network, NetworkShape, optimizer_factory

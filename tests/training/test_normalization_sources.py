@@ -153,3 +153,22 @@ def test_a_source_of_two_layers_is_refused(rng):
     before = first.gamma()
     _step(_graph(first, second), _images(rng))
     assert (first.gamma() != before).any()
+
+
+def test_beta_alone_is_trained():
+    """The gradient of beta, M beta, does not depend on gamma: it goes as it would beside a gamma that is trained."""
+    both, alone = (_trainable(np.random.default_rng(3), trains_gamma=trains) for trains in (True, False))
+    before = alone.gamma()
+    for source in (both, alone):
+        graph, rng = _graph(source), np.random.default_rng(4)
+        for _ in range(3):
+            source.set_learning_rate(1e-3)
+            _step(graph, _images(rng))
+    np.testing.assert_array_equal(alone.gamma(), before)
+    assert (both.gamma() != before).all()
+    np.testing.assert_allclose(alone.beta(), both.beta(), rtol=1e-5)
+    np.testing.assert_array_equal(alone.mean(), both.mean())
+    with pytest.raises(
+        MPSTypeError, match="^TrainableBatchNormalizationDataSource: trains_gamma must be True or False"
+    ):
+        _trainable(np.random.default_rng(3), trains_gamma="no")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown, described, number, optional_text, store, whole
+from openmps.checks import Shown, described, flag, number, optional_text, store, whole
 from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import ArraySource
 from openmps.core.numbers import not_negative
@@ -138,7 +138,8 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
     `gamma`, `beta`, `mean` and `variance` bring the numbers back, waiting for nothing: call them when the command
     buffers are done. Other graphs see them after ``reload_from_data_sources()``. One data source belongs to one layer.
 
-    ``amsgrad`` trains with Adam in its AMSGrad form, which keeps the maximum of the velocities, too.
+    ``amsgrad`` trains with Adam in its AMSGrad form, which keeps the maximum of the velocities, too. Without
+    ``trains_gamma`` beta alone is trained, and gamma stays.
     """
 
     momentum = Shown[float]("_momentum", "How far the running statistics move to those of a batch, 0 to 1.")
@@ -156,8 +157,10 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
         momentum: float = 0.1,
         optimizer: OptimizerFactory,
         amsgrad: bool = False,
+        trains_gamma: bool = True,
     ) -> None:
         super().__init__(number_of_feature_channels, gamma, beta, mean, variance, label, epsilon=epsilon)
+        self._trains_gamma = flag(type(self).__name__, "trains_gamma", trains_gamma)
         self._momentum = number(type(self).__name__, "momentum", momentum)
         if not 0 <= self._momentum <= 1:
             raise MPSArgumentError(type(self).__name__, "momentum", "must be 0 to 1", momentum)
@@ -221,16 +224,17 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
         kernel = batch_normalization_state.batch_normalization
         check_each_step(command_buffer, lambda step: self._check_layer(step, kernel))
         result = self._state_of(MPSCNNNormalizationGammaAndBetaState, command_buffer.device, "gamma", "beta")
+        trained = result if self._trains_gamma else self._beside_gamma(result)
         optimizer = self._optimizer_on(command_buffer, [self._channels] * 2)
         optimizer.encode(
             command_buffer,
             batch_normalization_state=batch_normalization_state,
-            result_state=result,
+            result_state=trained,
             **self._accumulators,
         )
-        places = [Numbers(each, 0, self._channels) for each in (result.gamma, result.beta)]
         if self._shards is not None:
-            self._shards.note(places)
+            self._shards.note([Numbers(each, 0, self._channels) for each in (trained.gamma, trained.beta)])
+        places = [Numbers(each, 0, self._channels) for each in (result.gamma, result.beta)]
         self._record_average(command_buffer, ("gamma", "beta"), places)
         return result
 
@@ -266,6 +270,16 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
         known = self._states.get(kind)
         if known is None or known[0] != buffers:
             known = self._states[kind] = (buffers, kind(*buffers))
+        return known[1]
+
+    def _beside_gamma(self, state: MPSCNNNormalizationGammaAndBetaState) -> MPSCNNNormalizationGammaAndBetaState:
+        """What takes the new beta where ``state`` has it, and the gamma that nobody wants somewhere else."""
+        buffers = state.gamma, state.beta
+        known = self._states.get(self._beside_gamma.__name__)
+        if known is None or known[0] != buffers:
+            unwanted = state.gamma.device.new_buffer(state.gamma.length)
+            known = buffers, MPSCNNNormalizationGammaAndBetaState(unwanted, state.beta)
+            self._states[self._beside_gamma.__name__] = known
         return known[1]
 
     def _check_layer(self, command_buffer: CommandBuffer, kernel: MPSCNNBatchNormalization) -> None:
