@@ -454,6 +454,26 @@ def test_images_of_float16(bench: Bench, rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(mine.numpy(), theirs.astype(np.float16))
 
 
+def test_steps_of_one_buffer_and_of_two_types(bench: Bench, rng: np.random.Generator) -> None:
+    """Steps that follow one another in a buffer, and steps of which some are float16: the numbers of others."""
+    layer = inference(bench, single(rng.normal(size=(2, 4)), rng.normal(size=(2, 2)), rng.normal(size=2)))
+    x = rng.normal(size=(4, 3, 4)).astype(np.float16).astype(np.float32)
+    expected = run(bench, layer, list(x))
+    held = mps.MPSMatrix.from_numpy(bench.device, x.reshape(12, 4), copy=True).data
+    taken = mps.MPSMatrix(bench.device, mps.MPSMatrixDescriptor(12, 2))
+    given = [mps.MPSMatrix(held, mps.MPSMatrixDescriptor(3, 4), 48 * step) for step in range(4)]
+    results = [mps.MPSMatrix(taken.data, mps.MPSMatrixDescriptor(3, 2), 24 * step) for step in range(4)]
+    of_types = [mps.MPSMatrix.from_numpy(bench.device, each.astype(kind)) for each, kind in zip(x, "fefe", strict=True)]
+    rounded = matrices(bench, [np.zeros((3, 2))] * 2, np.float16) + matrices(bench, [np.zeros((3, 2))] * 2)
+    command_buffer = bench.command_buffer()
+    layer.encode_sequence(command_buffer, given, results)
+    layer.encode_sequence(command_buffer, of_types, rounded)
+    finish(command_buffer)
+    np.testing.assert_array_equal(taken.numpy().reshape(4, 3, 2), expected)
+    for mine, theirs in zip(rounded, expected, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.astype(mine.numpy().dtype))
+
+
 def test_errors_against_loops(bench: Bench, rng: np.random.Generator, device: torch.device) -> None:
     """The errors that the table of kernels shows: an LSTM over seven steps, and the gradient of its sources."""
     gates = {name: [rng.normal(0, 0.5, shape) for shape in ((5, 4), (5, 5), 5)] for name in LSTM}

@@ -38,3 +38,26 @@ def test_product(
     np.testing.assert_allclose(found.cpu().numpy(), left @ right, rtol=1e-5, atol=1e-5)
     of_rows = products.product_of_rows(factors[0].contiguous(), factors[1].t().contiguous())
     np.testing.assert_allclose(of_rows.cpu().numpy(), left @ right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("libraries", [True, False], ids=["packed", "without packing"])
+@pytest.mark.parametrize("shape", [(5, 7, 3, 9), (5, 7, 3, 2), (4, 1024, 512, 8), (1, 1024, 512, 8)], ids=str)
+def test_repeated_product(
+    shape: tuple[int, ...],
+    libraries: bool,
+    device: torch.device,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Small weights and large ones, few times and often: also for other rows than said, into a part of something."""
+    rows, n, k, times = shape
+    if not libraries:
+        monkeypatch.setattr(products, "_packs", False)
+    weights = rng.normal(size=(n, k)) / k
+    add = products.repeated_product(torch.tensor(weights, dtype=torch.float32, device=device), rows, times)
+    for count in (rows, 2):
+        x, sums = rng.normal(size=(count, k)), rng.normal(size=(count, n + 2))
+        held = torch.tensor(sums, dtype=torch.float32, device=device)
+        add(held[:, 1:-1], torch.tensor(x, dtype=torch.float32, device=device))
+        sums[:, 1:-1] += x @ weights.T
+        np.testing.assert_allclose(held.cpu().numpy(), sums, rtol=1e-5, atol=1e-5)

@@ -20,7 +20,13 @@ from oracles import recurrent as oracle
 
 Array = np.ndarray
 SIGMOID, TANH = Activation(MPSCNNNeuronType.SIGMOID), Activation(MPSCNNNeuronType.TANH, 1.0, 1.0)
-NEURONS = {SIGMOID: lambda x: 1 / (1 + math.exp(-x)), TANH: math.tanh}
+SIGN, SCALED = Activation(MPSCNNNeuronType.SOFT_SIGN), Activation(MPSCNNNeuronType.TANH, 1.5, 0.7)
+NEURONS = {
+    SIGMOID: lambda x: 1 / (1 + math.exp(-x)),
+    TANH: math.tanh,
+    SIGN: lambda x: x / (1 + abs(x)),
+    SCALED: lambda x: 1.5 * math.tanh(0.7 * x),
+}
 ALL = (True,) * 7
 
 
@@ -83,6 +89,12 @@ CASES = {
     "LSTM, one peephole": Case(Lstm((SIGMOID, SIGMOID, TANH, SIGMOID), TANH), "ifco", memories="o"),
     "LSTM, unit transform": Case(Lstm((SIGMOID, SIGMOID, TANH, SIGMOID), TANH), "ifco", unit=True),
     "LSTM without recurrence": Case(Lstm((SIGMOID, SIGMOID, TANH, SIGMOID), TANH), "ifco", missing=("U",)),
+}
+# Neurons whose slopes do not follow from their results, so that other numbers are kept for the gradient.
+CASES |= {
+    "single gate, soft sign": Case(SingleGate(SIGN), "g"),
+    "GRU of other neurons": Case(Gru((SIGMOID, SIGN, SCALED)), "zrh"),
+    "LSTM of other neurons": Case(Lstm((SIGN, SIGMOID, SCALED, SIGN), TANH), "ifco", memories="ifco"),
 }
 ROWS = [(2, 2, 2), (3, 2, 2, 1), (1,), (2, 1, 0)]
 cases = pytest.mark.parametrize("name", CASES)

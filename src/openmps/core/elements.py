@@ -92,7 +92,25 @@ class Elements(View[ElementsShape]):
         return (self.buffer.region(self.offset, self.count * TORCH_TYPES[self.shape.stored_as].itemsize),)
 
     def take(self, value: Tensor, *, is_shared: bool) -> None:
-        """Store elements in their place; they may be a view of the same memory."""
+        """Store elements in their place; where that is a whole buffer without memory yet, they become its memory.
+
+        They may be a view of the same memory.
+        """
+        if self._is_new_and_all_of(value) and self.buffer.bind_unless_allocated(value.clone() if is_shared else value):
+            return
         place = self.value()
         is_same = is_shared and value.untyped_storage().data_ptr() == place.untyped_storage().data_ptr()
         place.copy_(value.clone() if is_same else value)
+
+    def _is_new_and_all_of(self, value: Tensor) -> bool:
+        """Whether elements can be the memory of the buffer, which has none."""
+        buffer = self.buffer
+        return (
+            not buffer.is_allocated
+            and value.nbytes == buffer.length
+            and value.dtype == TORCH_TYPES[self.shape.stored_as]
+            and buffer.heap is None
+            and value.is_contiguous()
+            and value.stride() == self.strides
+            and value.device == buffer.device.torch_device
+        )

@@ -8,7 +8,7 @@ nothing else: kernels over it are `openmps.core.kernel.operands.OperandKernel` w
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 from openmps.metal.device import CommandBuffer
@@ -62,3 +62,7 @@ class Operand:
     def count_read(self, amount: int = 1) -> None:
         """Take reads from the read count; permanent objects have none."""
         raise NotImplementedError
+
+    def members(self, argument: str) -> Iterable[tuple[str, Operand]]:
+        """The objects whose reads an encode takes, with how errors name them: itself, unless it stands for several."""
+        return ((argument, self),)

@@ -22,6 +22,7 @@ Everything else is the path's: what is checked and how errors read, plans, read 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -204,11 +205,16 @@ class OperandKernel(MPSKernel, EncodePath):
             None if one is None and each.is_optional else each.view_of(who, one, command_buffer)
             for each, one in zip(listed, given, strict=True)
         ]
-        read = [one for each, one in zip(listed, given, strict=True) if isinstance(one, Operand) and not each.is_result]
-        if len(read) > len({*map(id, read)}):
-            for each, one in zip(listed, given, strict=True):
-                if isinstance(one, Operand):
-                    check_reads_left(who, each.name, one, sum(one is other for other in read))
+        read = [
+            member
+            for each, one in zip(listed, given, strict=True)
+            if isinstance(one, Operand) and not each.is_result
+            for member in one.members(each.name)
+        ]
+        times = Counter([id(one) for _, one in read])
+        if len(read) > len(times):
+            for name, one in read:
+                check_reads_left(who, name, one, times[id(one)])
         for each, view in zip(listed, views, strict=True):
             if not each.may_overlap and view is not None:
                 _check_apart(who, each, view, listed, views)
@@ -217,7 +223,7 @@ class OperandKernel(MPSKernel, EncodePath):
         if unwritten:
             self._require_written(plan, inputs, plan)
         self._dispatch(command_buffer, plan, plan.function, inputs, outputs, plan)
-        for operand in read:
+        for _, operand in read:
             operand.count_read()
 
     def _plan_for(

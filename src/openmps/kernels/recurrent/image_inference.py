@@ -22,7 +22,7 @@ from openmps.kernels.recurrent.sequences import check_count
 from openmps.kernels.recurrent.stack import SEQUENCE, RecurrentStack
 from openmps.kernels.recurrent.states import MPSRNNRecurrentImageState, recurrent_state, state_of
 from openmps.metal.device import CommandBuffer
-from openmps.ops.matrix.recurrent import FirstColumns, RowRange
+from openmps.ops.matrix.recurrent import FirstColumns, JoinRows, RowRange
 from openmps.ops.matrix.recurrent_cells import starts
 from openmps.ops.op import Value
 from openmps.types import MPSImageFeatureChannelFormat, MPSRectNoClip
@@ -139,8 +139,7 @@ class MPSRNNImageInferenceLayer(  # pyright: ignore[reportIncompatibleMethodOver
             ("destination_forward_images", destination_forward_images),
             ("destination_backward_images", destination_backward_images),
         )
-        inputs = max(self._forms[self._stack(is_backward=each)[0]].inputs for each in (False, True))
-        sources = self._images(SEQUENCE, source_sequence, inputs)
+        sources = self._images(SEQUENCE, source_sequence, self._inputs_of_both())
         extent = sources[0].whole().extent
         taken = {*map(id, sources)}
         results = {name: self._into(name, given, width, extent, taken) for name, (given, width) in lists.items()}
@@ -201,12 +200,16 @@ class MPSRNNImageInferenceLayer(  # pyright: ignore[reportIncompatibleMethodOver
     def _argument(self, name: str, *, is_result: bool = False) -> Argument:
         return Argument(name, (MPSImage, _FirstChannels), is_result=is_result)
 
-    def _read_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int) -> list[Value]:
+    def _operands(self, argument: str, steps: Sequence[Operand]) -> list[tuple[str, Operand]]:
+        return [(f"{argument}[{step}]", each) for step, each in enumerate(steps)]
+
+    def _read_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int) -> Value:
         values = [at.numbers(f"{argument}[{step}]") for step in range(len(rows))]
         there = [at.shape(f"{argument}[{step}]").extent.channels for step in range(len(rows))]
-        return [x if most == channels else FirstColumns(channels)(x) for x, most in zip(values, there, strict=True)]
+        first = [x if most == channels else FirstColumns(channels)(x) for x, most in zip(values, there, strict=True)]
+        return JoinRows()(*first)
 
-    def _store_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int, value: Value) -> None:
+    def _store_steps(self, at: OperandContext, argument: str, rows: Sequence[int], value: Value) -> None:
         for step, (first, count) in enumerate(zip(starts(rows), rows, strict=True)):
             at.store(f"{argument}[{step}]", RowRange(first, first + count)(value))
 

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.operands import Argument, OperandContext
+from openmps.core.kernel.operands import Argument
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError
-from openmps.kernels.recurrent.sequences import (
-    check_count,
-    matrix_argument,
-    read_steps,
-    rows_of,
-    sequence,
-    store_steps,
-)
+from openmps.kernels.recurrent.sequences import Given, matrix_argument, matrix_sequence
 from openmps.kernels.recurrent.stack import SEQUENCE, RecurrentStack
 from openmps.kernels.recurrent.states import MPSRNNRecurrentMatrixState, matrix_state, state_of
 from openmps.metal.device import CommandBuffer
-from openmps.ops.op import Value
 
 
 class MPSRNNMatrixInferenceLayer(RecurrentStack[MPSMatrix]):
@@ -64,10 +56,11 @@ class MPSRNNMatrixInferenceLayer(RecurrentStack[MPSMatrix]):
         who = self.name
         check_command_buffer(who, command_buffer, self._device)
         self._check_stack(range(self.number_of_layers))
-        sources = sequence(who, self._source_list, source_matrices, source_offsets, "source_offsets")
-        results = sequence(who, self._result_list, destination_matrices, destination_offsets, "destination_offsets")
-        check_count(who, self._result_list, results, len(sources), self._source_list)
-        rows = rows_of(who, self._source_list, sources)
+        given = Given(self._source_list, source_matrices, "source_offsets", source_offsets)
+        wanted = Given(self._result_list, destination_matrices, "destination_offsets", destination_offsets)
+        sources = matrix_sequence(who, command_buffer, given, self.input_feature_channels)
+        rows = sources.rows
+        results = matrix_sequence(who, command_buffer, wanted, self.output_feature_channels, rows, given.argument)
         kind = MPSRNNRecurrentMatrixState
         state = state_of(who, "recurrent_input_state", recurrent_input_state, self._forms, kind)
         if state is not None and state.rows < rows[0]:
@@ -98,22 +91,19 @@ class MPSRNNMatrixInferenceLayer(RecurrentStack[MPSMatrix]):
         Raises:
             MPSArgumentError: There are no layers of one direction, lists have other lengths, or a matrix is too small.
         """
+        check_command_buffer(self.name, command_buffer, self._device)
         lists = self._lists_of_both(
             ("destination_forward_matrices", destination_forward_matrices),
             ("destination_backward_matrices", destination_backward_matrices),
         )
-        sources = sequence(self.name, SEQUENCE, source_sequence, None, "")
-        rows = rows_of(self.name, SEQUENCE, sources)
-        results = {name: sequence(self.name, name, given, None, "") for name, (given, _) in lists.items()}
-        for name, each in results.items():
-            check_count(self.name, name, each, len(rows), SEQUENCE)
+        given = Given(SEQUENCE, source_sequence)
+        sources = matrix_sequence(self.name, command_buffer, given, self._inputs_of_both())
+        rows = sources.rows
+        results = {
+            name: matrix_sequence(self.name, command_buffer, Given(name, wanted), width, rows, SEQUENCE)
+            for name, (wanted, width) in lists.items()
+        }
         self._encode_both(command_buffer, sources, results, rows)
 
     def _argument(self, name: str, *, is_result: bool = False) -> Argument:
         return matrix_argument(name, is_result=is_result)
-
-    def _read_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int) -> list[Value]:
-        return read_steps(self.name, at, argument, rows, channels)
-
-    def _store_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int, value: Value) -> None:
-        store_steps(self.name, at, argument, rows, channels, value)

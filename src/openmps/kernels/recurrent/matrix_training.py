@@ -14,14 +14,7 @@ from openmps.core.state.state import MPSState
 from openmps.core.vector import MPSMatrix, MPSTemporaryMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES, STATES
-from openmps.kernels.recurrent.sequences import (
-    check_count,
-    matrix_argument,
-    read_steps,
-    rows_of,
-    sequence,
-    store_steps,
-)
+from openmps.kernels.recurrent.sequences import Given, check_count, matrix_argument, matrix_sequence
 from openmps.kernels.recurrent.states import (
     MPSRNNMatrixTrainingState,
     MPSRNNRecurrentMatrixState,
@@ -115,12 +108,11 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         who = self.name
         check_command_buffer(who, command_buffer, self._device)
         check_list(who, "training_states", training_states)
-        sources = sequence(who, "source_matrices", source_matrices, source_offsets, "source_offsets")
-        results = sequence(
-            who, "destination_matrices", destination_matrices, destination_offsets, "destination_offsets"
-        )
-        check_count(who, "destination_matrices", results, len(sources), "source_matrices")
-        rows, given = rows_of(who, "source_matrices", sources), self._listed("weights", weights)
+        seen = Given("source_matrices", source_matrices, "source_offsets", source_offsets)
+        wanted = Given("destination_matrices", destination_matrices, "destination_offsets", destination_offsets)
+        sources = matrix_sequence(who, command_buffer, seen, self._form.inputs)
+        rows, given = sources.rows, self._listed("weights", weights)
+        results = matrix_sequence(who, command_buffer, wanted, self._form.outputs, rows, seen.argument)
         state, made = self._states(
             command_buffer, rows, recurrent_input_state, recurrent_output_states, "recurrent_output_states"
         )
@@ -132,8 +124,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
                 each.read_count = len(rows)
         record = Record(self._form, rows, kept)
         asked = _Asked(rows, state is not None, len(made))
-        read = [*_named("source_matrices", sources), *_of_state(_INPUT_STATE, state), *_named("weights", given)]
-        written = [*_named("destination_matrices", results), *_named("training state", kept), *_of_states(made)]
+        read = [("source_matrices", sources), *_of_state(_INPUT_STATE, state), *_named("weights", given)]
+        written = [("destination_matrices", results), *_named("training state", kept), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)
         if state is not None:
             state.count_read()
@@ -171,32 +163,35 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         """
         who = self.name
         check_command_buffer(who, command_buffer, self._device)
-        sources = sequence(who, "forward_sources", forward_sources, forward_source_offsets, "forward_source_offsets")
-        gradients = sequence(
-            who, "source_gradients", source_gradients, source_gradient_offsets, "source_gradient_offsets"
-        )
-        check_count(who, "source_gradients", gradients, len(sources), "forward_sources")
-        results: list[Operand] = []
-        if destination_gradients is not None:
-            name = "destination_gradients"
-            results = sequence(who, name, destination_gradients, destination_offsets, "destination_offsets")
-            check_count(who, name, results, len(sources), "forward_sources")
-        states = self._training_states(command_buffer, training_states, len(sources))
+        count = len(listed(who, "forward_sources", forward_sources, "MPSMatrix"))
+        states = self._training_states(command_buffer, training_states, count)
         runs, rows = _runs(states), tuple([state.record.rows[state.step] for state in states])
+        lists = [
+            Given("forward_sources", forward_sources, "forward_source_offsets", forward_source_offsets),
+            Given("source_gradients", source_gradients, "source_gradient_offsets", source_gradient_offsets),
+        ]
+        if destination_gradients is not None:
+            lists.append(
+                Given("destination_gradients", destination_gradients, "destination_offsets", destination_offsets)
+            )
+        widths = self._form.inputs, self._form.outputs, self._form.inputs
+        found = [
+            (each.argument, matrix_sequence(who, command_buffer, each, width, rows, "forward_sources"))
+            for each, width in zip(lists, widths, strict=False)
+        ]
         sums = [] if weight_gradients is None else self._listed("weight_gradients", weight_gradients)
         given = recurrent_input_state, recurrent_output_states
         state, made = self._states(command_buffer, rows, *given, "recurrent_output_states")
         asked = _Asked(
-            rows, state is not None, len(made), True, bool(results), bool(sums),
+            rows, state is not None, len(made), True, len(found) > 2, bool(sums),
             tuple([(sum(record.rows[:first]), sum(record.rows[:last + 1])) for record, first, last in runs]),
         )  # fmt: skip
         kept = [each for record, _, _ in runs for each in record.kept]
         read = [
-            *_named("forward_sources", sources), *_named("source_gradients", gradients),
-            *_named("training state", kept), *_of_state(_INPUT_STATE, state),
+            *found[:2], *_named("training state", kept), *_of_state(_INPUT_STATE, state),
             *_named("weights", self._listed("weights", weights)),
         ]  # fmt: skip
-        written = [*_named("destination_gradients", results), *_named("weight_gradients", sums), *_of_states(made)]
+        written = [*found[2:], *_named("weight_gradients", sums), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)
         _count_reads(runs, [*states, *([] if state is None else [state])])
         if recurrent_output_states is not None:
@@ -246,7 +241,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             if not isinstance(each, MPSRNNMatrixTrainingState):
                 rule = "must be an MPSRNNMatrixTrainingState of a forward encode"
                 raise MPSTypeError(self.name, argument, rule, type(each).__name__)
-            if each.record.form != self._form:
+            if each.record.form is not self._form and each.record.form != self._form:
                 raise MPSArgumentError(self.name, argument, "must be of a layer with this descriptor", each.record.form)
             each.check_usable(self.name, argument, command_buffer)
         rows, records = [state.record.rows[state.step] for state in states], [record for record, _, _ in _runs(states)]
@@ -280,28 +275,26 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
 
     def _lower_forward(self, at: OperandContext, asked: _Asked) -> None:
         form, rows = self._form, asked.rows
-        x = JoinRows()(*read_steps(self.name, at, "source_matrices", rows, form.inputs))
+        x = at.numbers("source_matrices")
         recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
         before = self._state_values(at, has_state=asked.has_state)
         y, hidden, memory, *kept = recurrence(x, *before, *self._parameters(at))
-        store_steps(self.name, at, "destination_matrices", rows, form.outputs, y)
+        at.store("destination_matrices", y)
         for index, each in enumerate(kept if self._has_memory else kept[:2]):
             at.store(f"training state[{index}]", each, 0)
         self._store_states(at, asked.states, hidden, memory)
 
     def _lower_gradient(self, at: OperandContext, asked: _Asked) -> None:
-        form, rows, who = self._form, asked.rows, self.name
-        x = read_steps(who, at, "forward_sources", rows, form.inputs)
-        gradient = JoinRows()(*read_steps(who, at, "source_gradients", rows, form.outputs))
+        form, rows = self._form, asked.rows
+        gradient = at.numbers("source_gradients")
         kept = self._kept(at, asked)
         weights = self._parameters(at)
         recurrence = RecurrenceGradient(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
         a, hidden, memory = recurrence(gradient, *kept, *self._state_values(at, has_state=asked.has_state), *weights)
         if asked.has_destinations:
-            result = SourceGradient(form.cell.gates)(a, weights[0])
-            store_steps(who, at, "destination_gradients", rows, form.inputs, result)
+            at.store("destination_gradients", SourceGradient(form.cell.gates)(a, weights[0]))
         if asked.has_weight_gradients:
-            self._store_weight_gradients(at, a, JoinRows()(*x), kept)
+            self._store_weight_gradients(at, a, at.numbers("forward_sources"), kept)
         self._store_states(at, asked.states, hidden, memory)
 
     def _kept(self, at: OperandContext, asked: _Asked) -> list[Value | None]:
@@ -335,7 +328,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
                 whole[part] = GateGradient(0, cell.gates - (part in scaled), size)(a, seen)
         for part, gate in self._places:
             if isinstance(cell, Gru) and gate == 2 and part in scaled:
-                of_state = Gated(cell.activations[scaled[part]], scaled[part], size)(gates, h0)
+                of_state = Gated(cell.neurons, scaled[part], size)(gates, h0)
                 yield GateGradient(gate, 1, size)(a, of_state)
             elif part == MEMORIES:
                 memory = c1 if gate == 3 else c0

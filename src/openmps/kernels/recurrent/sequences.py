@@ -1,76 +1,202 @@
-"""What encodes of sequences of matrices share: offsets, rows of each step, the operands that stand in lists."""
+"""Sequences of matrices, a matrix a step, as one operand: the rows of all steps, one behind the other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from openmps.checks import listed
 from openmps.core.elements import Elements, ElementsShape
-from openmps.core.kernel.operands import FLOATS, Argument, OperandContext
+from openmps.core.kernel.operands import FLOATS, Argument
 from openmps.core.numbers import integer
-from openmps.core.operand import Operand
+from openmps.core.operand import Operand, View
 from openmps.core.vector import MPSMatrix
 from openmps.core.vector_descriptor import TORCH_TYPES
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.device import CommandBuffer
-from openmps.ops.matrix.recurrent import RowRange
-from openmps.ops.matrix.recurrent_cells import starts
-from openmps.ops.op import Value
+from openmps.metal.device import CommandBuffer, MTLBuffer
+from openmps.metal.pending import Region
+from openmps.types import MPSDataType, MPSImageFeatureChannelFormat
+
+_copy_each: Any = torch.ops.aten._foreach_copy_.default
 
 
-class Shifted(Operand):
-    """A matrix that begins some bytes further on in its buffer."""
+class StepsShape(NamedTuple):
+    """Rows of each step, columns, and the types of elements that there are."""
 
-    __slots__ = ("_matrix", "_offset", "_who")
+    rows: tuple[int, ...]
+    columns: int
+    types: frozenset[MPSDataType]
 
-    def __init__(self, who: str, matrix: MPSMatrix, offset: int) -> None:
-        self._who, self._matrix, self._offset = who, matrix, offset
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Rows of all steps, and columns."""
+        return sum(self.rows), self.columns
+
+    @property
+    def stored_as(self) -> MPSDataType:
+        """The type of an element; FLOAT32 where steps have several."""
+        return next(iter(self.types)) if len(self.types) == 1 else MPSDataType.FLOAT32
+
+    @property
+    def number_format(self) -> MPSImageFeatureChannelFormat:
+        """That of the type."""
+        is_half = self.stored_as is MPSDataType.FLOAT16
+        return MPSImageFeatureChannelFormat.FLOAT16 if is_half else MPSImageFeatureChannelFormat.FLOAT32
+
+
+class Steps(View[StepsShape]):
+    """The elements of a matrix a step, gathered when they are read; numbers are rounded where a step is FLOAT16."""
+
+    __slots__ = ("parts", "shape")
+
+    def __init__(self, parts: tuple[Elements, ...], shape: StepsShape) -> None:
+        self.parts = parts
+        self.shape = shape
+
+    def memories(self) -> tuple[MTLBuffer, ...]:
+        """The buffers."""
+        return tuple([part.buffer for part in self.parts])
+
+    def view_key(self) -> Hashable:
+        """Which parts of them."""
+        return tuple([part.view_key() for part in self.parts])
+
+    def rebind(self, memories: Sequence[MTLBuffer]) -> Steps:
+        """The same of other buffers."""
+        parts = [part.rebind([memory]) for part, memory in zip(self.parts, memories, strict=True)]
+        return Steps(tuple(parts), self.shape)
+
+    def value(self) -> Tensor:
+        """The elements in memory of their own."""
+        return torch.cat([part.value() for part in self.parts])
+
+    def regions(self) -> list[Region]:
+        """The bytes of each step."""
+        return [region for part in self.parts for region in part.regions()]
+
+    def take(self, value: Tensor, *, is_shared: bool) -> None:
+        """Store the rows of each step in their place."""
+        source = value.clone() if is_shared else value
+        _copy_each([part.value() for part in self.parts], source.split(list(self.shape.rows)))
+
+
+class MatrixSequence(Operand):
+    """Rows and columns of a matrix a step, each of which an encode can use; see `matrix_sequence`."""
+
+    __slots__ = ("_matrices", "_view", "rows")
+
+    def __init__(self, matrices: Sequence[MPSMatrix], parts: Sequence[Elements]) -> None:
+        self._matrices = matrices
+        self._view = _joined(parts)
+        self.rows = tuple([part.shape.sizes[0] for part in parts])
+        """Of each step."""
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
-        """That of the matrix; and its elements must lie in the buffer."""
-        self._matrix.check_usable(who, argument, command_buffer)
-        view = self.whole()
-        needed = view.offset + view.count * TORCH_TYPES[view.shape.stored_as].itemsize
-        if needed > view.buffer.length:
-            rule = f"must hold the matrix from byte {view.offset} on, to byte {needed}"
-            raise MPSArgumentError(who, argument, rule, f"a buffer of {view.buffer.length} bytes")
+        """Each matrix can be used, or there would be no sequence of them."""
 
-    def whole(self) -> Elements:
+    def whole(self) -> View[Any]:
         """The elements."""
-        view = self._matrix.whole()
-        return Elements(view.buffer, view.offset + self._offset, view.shape, view.strides)
+        return self._view
 
-    def count_read(self, amount: int = 1) -> None:
-        """A read of the matrix."""
-        self._matrix.count_read(amount)
+    def members(self, argument: str) -> Iterable[tuple[str, Operand]]:
+        """Each matrix; see `Operand.members`."""
+        return [(f"{argument}[{step}]", each) for step, each in enumerate(self._matrices)]
 
 
-def sequence(who: str, argument: str, matrices: Any, offsets: Any, offsets_argument: str) -> list[Operand]:
-    """A list of single matrices, each from its own byte on where offsets are given."""
+def _joined(parts: Sequence[Elements]) -> View[Any]:
+    """The elements of all steps: as they lie, where they follow one another in a buffer without a gap between steps."""
+    first, rows = parts[0], [part.shape.sizes[0] for part in parts]
+    (most, columns), kind = first.shape
+    distance = most * first.strides[0] * TORCH_TYPES[kind].itemsize
+    if all(
+        part.buffer is first.buffer
+        and part.shape == first.shape
+        and part.strides == first.strides
+        and part.offset == first.offset + step * distance
+        for step, part in enumerate(parts)
+    ):
+        return Elements(first.buffer, first.offset, ElementsShape((sum(rows), columns), kind), first.strides)
+    types = frozenset([part.shape.stored_as for part in parts])
+    return Steps(tuple(parts), StepsShape(tuple(rows), columns, types))
+
+
+class Given(NamedTuple):
+    """A list of matrices that an encode is given, and the byte from which on each is read or written."""
+
+    argument: str
+    matrices: Any
+    offsets_argument: str = ""
+    offsets: Any = None
+
+
+def matrix_sequence(
+    who: str,
+    command_buffer: CommandBuffer,
+    one: Given,
+    columns: int,
+    rows: Sequence[int] | None = None,
+    like: str = "",
+) -> MatrixSequence:
+    """The first columns, and rows, of a list of single matrices.
+
+    Without ``rows`` all rows, which must not grow; else so many of each, as the list ``like`` has.
+    """
+    argument, matrices, offsets_argument, offsets = one
     given = listed(who, argument, matrices, "MPSMatrix")
     if not given:
         raise MPSArgumentError(who, argument, "must hold at least one matrix", "none")
-    for index, matrix in enumerate(given):
-        if not isinstance(matrix, MPSMatrix):
-            raise MPSTypeError(who, f"{argument}[{index}]", "must be an MPSMatrix", type(matrix).__name__)
-        if matrix.matrices != 1:
-            rule = "must hold one matrix: a step is a matrix of its own"
-            raise MPSArgumentError(who, f"{argument}[{index}]", rule, matrix.matrices)
-    if offsets is None:
-        return [*given]
-    bytes_of = listed(who, offsets_argument, offsets, "int")
-    if len(bytes_of) != len(given):
+    if rows is not None:
+        check_count(who, argument, given, len(rows), like)
+    firsts = None if offsets is None else listed(who, offsets_argument, offsets, "int")
+    if firsts is not None and len(firsts) != len(given):
         rule = f"must hold {len(given)} offsets, one for each of {argument}"
-        raise MPSArgumentError(who, offsets_argument, rule, len(bytes_of))
-    return [_shifted(who, f"{offsets_argument}[{index}]", each, bytes_of[index]) for index, each in enumerate(given)]
+        raise MPSArgumentError(who, offsets_argument, rule, len(firsts))
+    parts: list[Elements] = []
+    for step, matrix in enumerate(given):
+        name = f"{argument}[{step}]"
+        whole = _single(who, name, matrix, command_buffer)
+        if firsts is not None:
+            whole = _shifted(who, name, whole, f"{offsets_argument}[{step}]", firsts[step])
+        (_, high, wide), kind = whole.shape
+        wanted = high if rows is None else rows[step]
+        if high < wanted or wide < columns:
+            rule = f"must have {wanted} rows of {columns} elements"
+            raise MPSArgumentError(who, name, rule, f"{high} rows of {wide}")
+        if rows is None and parts and wanted > (most := parts[-1].shape.sizes[0]):
+            raise MPSArgumentError(who, name, f"must have at most {most} rows, as many as the step before", wanted)
+        parts.append(Elements(whole.buffer, whole.offset, ElementsShape((wanted, columns), kind), whole.strides[1:]))
+    return MatrixSequence(given, parts)
 
 
-def _shifted(who: str, argument: str, matrix: MPSMatrix, offset: Any) -> Operand:
-    offset, unit = integer(who, argument, offset, 0), TORCH_TYPES[matrix.data_type].itemsize
+def _single(who: str, argument: str, matrix: Any, command_buffer: CommandBuffer) -> Elements:
+    """All of a matrix of numbers that can be used, and is one."""
+    if not isinstance(matrix, MPSMatrix):
+        raise MPSTypeError(who, argument, "must be an MPSMatrix", type(matrix).__name__)
+    matrix.check_usable(who, argument, command_buffer)
+    whole = matrix.whole()
+    if whole.shape.sizes[0] != 1:
+        rule = "must hold one matrix: a step is a matrix of its own"
+        raise MPSArgumentError(who, argument, rule, whole.shape.sizes[0])
+    if whole.shape.stored_as not in FLOATS:
+        rule = f"must hold {' or '.join(each.name for each in FLOATS)}"
+        raise MPSArgumentError(who, argument, rule, whole.shape.stored_as.name)
+    return whole
+
+
+def _shifted(who: str, argument: str, whole: Elements, offset_argument: str, offset: Any) -> Elements:
+    """A matrix that begins some bytes further on in its buffer, which must hold it there."""
+    offset, unit = integer(who, offset_argument, offset, 0), TORCH_TYPES[whole.shape.stored_as].itemsize
     if offset % unit:
-        raise MPSArgumentError(who, argument, f"must be a multiple of {unit}, the bytes of an element", offset)
-    return Shifted(who, matrix, offset) if offset else matrix
+        raise MPSArgumentError(who, offset_argument, f"must be a multiple of {unit}, the bytes of an element", offset)
+    first = whole.offset + offset
+    needed = first + whole.count * unit
+    if needed > whole.buffer.length:
+        rule = f"must hold the matrix from byte {first} on, to byte {needed}"
+        raise MPSArgumentError(who, argument, rule, f"a buffer of {whole.buffer.length} bytes")
+    return Elements(whole.buffer, first, whole.shape, whole.strides)
 
 
 def check_count(who: str, argument: str, matrices: Sequence[object], count: int, like: str) -> None:
@@ -80,41 +206,5 @@ def check_count(who: str, argument: str, matrices: Sequence[object], count: int,
 
 
 def matrix_argument(name: str, *, is_result: bool = False) -> Argument:
-    """A matrix of a step or of a state."""
-    return Argument(name, (MPSMatrix, Shifted), FLOATS, is_result=is_result)
-
-
-def rows_of(who: str, argument: str, matrices: Sequence[Operand]) -> tuple[int, ...]:
-    """Rows of each step, which must not grow."""
-    rows = tuple([_shape(each).sizes[1] for each in matrices])
-    for step in range(1, len(rows)):
-        if rows[step] > rows[step - 1]:
-            rule = f"must have at most {rows[step - 1]} rows, as many as the step before"
-            raise MPSArgumentError(who, f"{argument}[{step}]", rule, rows[step])
-    return rows
-
-
-def _shape(matrix: Operand) -> ElementsShape:
-    return matrix.whole().shape
-
-
-def read_steps(who: str, at: OperandContext, argument: str, rows: Sequence[int], columns: int) -> list[Value]:
-    """The first rows and columns of each matrix of a list."""
-    for step, count in enumerate(rows):
-        _check_room(who, at, f"{argument}[{step}]", count, columns)
-    return [at.numbers(f"{argument}[{step}]", 0, slice(0, count), slice(0, columns)) for step, count in enumerate(rows)]
-
-
-def store_steps(who: str, at: OperandContext, argument: str, rows: Sequence[int], columns: int, value: Value) -> None:
-    """Rows of all steps, one behind the other, to the matrices of a list."""
-    for step, (first, count) in enumerate(zip(starts(rows), rows, strict=True)):
-        name = f"{argument}[{step}]"
-        _check_room(who, at, name, count, columns)
-        at.store(name, RowRange(first, first + count)(value), 0, slice(0, count), slice(0, columns))
-
-
-def _check_room(who: str, at: OperandContext, name: str, rows: int, columns: int) -> None:
-    _, most_rows, most_columns = at.sizes(name)
-    if most_rows < rows or most_columns < columns:
-        rule = f"must have {rows} rows of {columns} elements"
-        raise MPSArgumentError(who, name, rule, f"{most_rows} rows of {most_columns}")
+    """The matrices of all steps, or one of a state."""
+    return Argument(name, (MPSMatrix, MatrixSequence), FLOATS, is_result=is_result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
 from openmps.kernels.recurrent.layer import PARTS, Form, Layer, read_layer, stacked, unstacked
 from openmps.kernels.recurrent.states import Held, RecurrentState, check_list
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.ops.matrix.recurrent import JoinColumns, JoinRows, Member, Recurrence, Total
+from openmps.ops.matrix.recurrent import FirstColumns, JoinColumns, Member, Recurrence, Total
 from openmps.ops.op import Value
 from openmps.runtime.binding import HeldTensor
 from openmps.selectors import takes
@@ -99,22 +99,28 @@ class RecurrentStack(OperandKernel, Generic[Held]):
     # --- what holds the steps -----------------------------------------------------------------------------------------
 
     def _argument(self, name: str, *, is_result: bool = False) -> Argument:
-        """One step, or a part of a state, as an operand."""
+        """Steps, or a part of a state, as an operand."""
         raise NotImplementedError
 
-    def _read_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int) -> list[Value]:
-        raise NotImplementedError
+    def _operands(self, argument: str, steps: Any) -> list[tuple[str, Operand]]:
+        """The operands of a list, named: one for all steps unless said."""
+        return [(argument, steps)]
 
-    def _store_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int, value: Value) -> None:
-        raise NotImplementedError
+    def _read_steps(self, at: OperandContext, argument: str, rows: Sequence[int], channels: int) -> Value:
+        """The rows of all steps, one behind the other, of their first channels."""
+        x = at.numbers(argument)
+        return x if at.sizes(argument)[1] == channels else FirstColumns(channels)(x)
+
+    def _store_steps(self, at: OperandContext, argument: str, rows: Sequence[int], value: Value) -> None:
+        at.store(argument, value)
 
     # --- encodes ------------------------------------------------------------------------------------------------------
 
     def _encode_run(
         self,
         command_buffer: CommandBuffer,
-        sources: Sequence[Operand],
-        results: Sequence[Operand],
+        sources: Any,
+        results: Any,
         rows: tuple[int, ...],
         state: RecurrentState[Held] | None,
         made: Sequence[RecurrentState[Held]],
@@ -126,26 +132,32 @@ class RecurrentStack(OperandKernel, Generic[Held]):
         behind = [each for one in made for each in one.parts_of_layers()]
         asked = _Asked(rows, (self._result_list,), state is not None, len(made))
         read = [
-            *_named(self._source_list, len(rows)),
-            *(f"recurrent_input_state {index}" for index in range(len(before))),
+            *self._operands(self._source_list, sources),
+            *((f"recurrent_input_state {index}", each) for index, each in enumerate(before)),
         ]
-        written = [*_named(self._result_list, len(rows)), *(f"state {index}" for index in range(len(behind)))]
-        self._encode_lists(command_buffer, (read, written), [*sources, *before, *results, *behind], asked)
+        written = [
+            *self._operands(self._result_list, results),
+            *((f"state {index}", each) for index, each in enumerate(behind)),
+        ]
+        self._encode_lists(command_buffer, read, written, asked)
         if state is not None:
             state.count_read()
 
     def _encode_both(
         self,
         command_buffer: CommandBuffer,
-        sources: Sequence[Operand],
-        results: dict[str, list[Operand]],
+        sources: Any,
+        results: Mapping[str, Any],
         rows: tuple[int, ...],
     ) -> None:
         """Record a run in both directions, into the lists of `_lists_of_both`."""
-        written = [name for each in results for name in _named(each, len(rows))]
-        operands = [*sources, *(each for one in results.values() for each in one)]
+        written = [each for name, steps in results.items() for each in self._operands(name, steps)]
         asked = _Asked(rows, tuple(results), is_bidirectional=True)
-        self._encode_lists(command_buffer, (_named(SEQUENCE, len(rows)), written), operands, asked)
+        self._encode_lists(command_buffer, self._operands(SEQUENCE, sources), written, asked)
+
+    def _inputs_of_both(self) -> int:
+        """Channels that the first layers of both directions read."""
+        return max(self._forms[self._stack(is_backward=each)[0]].inputs for each in (False, True))
 
     def _lists_of_both(self, forward: tuple[str, Any], backward: tuple[str, Any]) -> dict[str, tuple[Any, int]]:
         """The lists that a run in both directions writes, and the channels of each; checks that it can be."""
@@ -168,13 +180,13 @@ class RecurrentStack(OperandKernel, Generic[Held]):
     def _encode_lists(
         self,
         command_buffer: CommandBuffer,
-        names: tuple[Collection[str], Collection[str]],
-        operands: Sequence[object],
+        read: Sequence[tuple[str, Operand]],
+        written: Sequence[tuple[str, Operand]],
         asked: _Asked,
     ) -> None:
-        read, written = names
-        arguments = [self._argument(name) for name in read]
-        arguments += [self._argument(name, is_result=True) for name in written]
+        arguments = [self._argument(name) for name, _ in read]
+        arguments += [self._argument(name, is_result=True) for name, _ in written]
+        operands = [each for _, each in (*read, *written)]
         self._encode(command_buffer, *operands, arguments=tuple(arguments), asked=asked)
 
     def _count_of_states(self, wanted: object, steps: int) -> int:
@@ -203,7 +215,7 @@ class RecurrentStack(OperandKernel, Generic[Held]):
             self._lower_both(at, asked)
             return
         rows = asked.rows
-        value = JoinRows()(*self._read_steps(at, self._source_list, rows, self._forms[0].inputs))
+        value = self._read_steps(at, self._source_list, rows, self._forms[0].inputs)
         place, behind = 0, list[Value]()
         for index, form in enumerate(self._forms):
             before: list[Value | None] = [None, None]
@@ -214,29 +226,26 @@ class RecurrentStack(OperandKernel, Generic[Held]):
             recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
             value, hidden, memory, *_ = recurrence(value, *before, *self._weights_of(at, index))
             behind += [hidden, memory] if form.cell.has_memory else [hidden]
-        self._store_steps(at, self._result_list, rows, self._forms[-1].outputs, value)
+        self._store_steps(at, self._result_list, rows, value)
         for state in range(asked.states):
             for part, each in enumerate(behind):
                 at.store(f"state {state * len(behind) + part}", Member(state)(each), *self._whole)
 
     def _lower_both(self, at: OperandContext, asked: _Asked) -> None:
-        rows, found, widths = asked.rows, list[Value](), list[int]()
+        rows, found = asked.rows, list[Value]()
         for is_backward in (False, True):
             stack = self._stack(is_backward=is_backward)
-            value = JoinRows()(*self._read_steps(at, SEQUENCE, rows, self._forms[stack[0]].inputs))
+            value = self._read_steps(at, SEQUENCE, rows, self._forms[stack[0]].inputs)
             for index in stack:
                 form = self._forms[index]
                 recurrence = Recurrence(form.cell, form.outputs, rows, runs_backward=is_backward)
                 value = recurrence(value, None, None, *self._weights_of(at, index))[0]
             found.append(value)
-            widths.append(self._forms[stack[-1]].outputs)
         mode = self.bidirectional_combine_mode
-        if mode is Combine.ADD:
-            found, widths = [Total()(*found)], widths[:1]
-        elif mode is Combine.CONCATENATE:
-            found, widths = [JoinColumns()(*found)], [sum(widths)]
-        for name, value, width in zip(asked.lists, found, widths, strict=True):
-            self._store_steps(at, name, rows, width, value)
+        if mode is not Combine.NONE:
+            found = [(Total() if mode is Combine.ADD else JoinColumns())(*found)]
+        for name, value in zip(asked.lists, found, strict=True):
+            self._store_steps(at, name, rows, value)
 
     def _weights_of(self, at: OperandContext, index: int) -> list[Value | None]:
         form = self._forms[index]
@@ -258,11 +267,6 @@ def layers_of(kernel: RecurrentStack[Any]) -> list[Layer]:
     forms, weights = kernel._forms, kernel._weights  # pyright: ignore[reportPrivateUsage]
     parts = [{part: _array(each) for part, each in one.items()} for one in weights]
     return [unstacked(form, each) for form, each in zip(forms, parts, strict=True)]
-
-
-def _named(argument: str, count: int) -> list[str]:
-    """The operands of a list."""
-    return [f"{argument}[{step}]" for step in range(count)]
 
 
 def _moved(held: HeldTensor, device: torch.device) -> HeldTensor:

@@ -53,10 +53,10 @@ class _MadeByLayers(MPSState):
         raise MPSTypeError(type(self).__name__, "device", rule, None, remedy)
 
     @classmethod
-    def _of(cls, command_buffer: CommandBuffer, held: Sequence[MPSMatrix | MPSImage], *, temporary: bool) -> Self:
+    def _of(cls, command_buffer: CommandBuffer, slots: Sequence[Slot], *, temporary: bool) -> Self:
         state = cls.__new__(cls)
         MPSState.__init__(state, command_buffer.device)
-        store(state, "_slots", [_slot(each) for each in held])
+        store(state, "_slots", [*slots])
         if temporary:
             state.make_temporary(command_buffer)
         return state
@@ -129,8 +129,8 @@ def recurrent_state(
     layers = tuple(
         [LayerState(new(each.outputs), new(each.outputs) if each.cell.has_memory else None) for each in forms]
     )
-    held = [each for layer in layers for each in layer.parts()]
-    state = kind._of(command_buffer, held, temporary=temporary)  # pyright: ignore[reportPrivateUsage]
+    slots = [_slot(each) for layer in layers for each in layer.parts()]
+    state = kind._of(command_buffer, slots, temporary=temporary)  # pyright: ignore[reportPrivateUsage]
     store(state, "layers", layers)
     store(state, "forms", tuple(forms))
     return state
@@ -174,8 +174,9 @@ def training_states(
     """The states of all steps of an encode."""
     found: list[MPSRNNMatrixTrainingState] = []
     new = MPSRNNMatrixTrainingState._of  # pyright: ignore[reportPrivateUsage]
+    slots = [_slot(each) for each in record.kept]
     for step in range(len(record.rows)):
-        state = new(command_buffer, record.kept, temporary=temporary)
+        state = new(command_buffer, slots, temporary=temporary)
         store(state, "record", record)
         store(state, "step", step)
         found.append(state)

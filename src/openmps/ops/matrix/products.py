@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,6 +22,15 @@ _MOST_PRODUCTS = 1 << 29
 """Multiplications; for more a library's matrix products are worth their start."""
 _SMALL, _SMALL_ON_INTEL = 1 << 21, 1 << 22
 """Multiplications of a product on the CPU that MKL makes faster than oneDNN."""
+
+
+_MANY_TIMES = 8
+"""Products of one matrix, for which it pays on the CPU to change its order first."""
+_LARGE, _SEVERAL_ROWS = 1 << 19, 4
+"""Numbers of a matrix that MKL's own order is faster for, and rows of what is multiplied; smaller ones are transposed,
+which takes longer than it saves for larger ones."""
+_mkl: Any = torch.ops.mkl
+_packs = hasattr(_mkl, "_mkl_linear")
 
 
 def product_of_rows(rows: Tensor, columns: Tensor, biases: Tensor | None = None) -> Tensor:
@@ -54,6 +66,20 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
         return exact(left, right)
     return torch.mm(left, right)
+
+
+def repeated_product(weights: Tensor, rows: int, times: int) -> Callable[[Tensor, Tensor], object]:
+    """What adds ``x @ weights.T`` to sums in place, for that many products of so many rows.
+
+    MKL brings the weights into its own order at each call, which takes as long as a product of few rows.
+    """
+    is_cpu = weights.device.type == "cpu" and times >= _MANY_TIMES
+    if is_cpu and weights.numel() >= _LARGE and rows >= _SEVERAL_ROWS and weights.dtype == torch.float32 and _packs:
+        packed = _mkl._mkl_reorder_linear_weight(weights, rows)
+        multiply = _mkl._mkl_linear.default
+        return lambda sums, x: sums.add_(multiply(x, packed, weights, None, rows))
+    transposed = weights.t().contiguous() if is_cpu and weights.numel() < _LARGE else weights.t()
+    return lambda sums, x: sums.addmm_(x, transposed)
 
 
 def wide_product(left: Tensor, right: Tensor) -> Tensor:

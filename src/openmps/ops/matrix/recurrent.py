@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from openmps.ops.matrix.recurrent_cells import Activation, Parameters, RecurrentCell, State, forward, project
+from openmps.ops.matrix.recurrent_cells import Neurons, Parameters, RecurrentCell, State, forward, project
 from openmps.ops.matrix.recurrent_gradients import Steps, gradients
 from openmps.ops.matrix.recurrent_library import library_lstm
 from openmps.ops.op import Kind, Op
@@ -112,20 +112,13 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
                 outputs, (hidden, memory) = library
                 return outputs, hidden[None], _stacked([memory]), None, None, None, None
         gates = project(x, given, self.cell.gates)
-        before, behind, made = list[State](), list[State](), dict[int, State]()
-        for t, after, step in forward(self.cell, gates, self.rows, state, given, backward=self.runs_backward):
-            if keeps:
-                before.append(state.first(self.rows[t]))
-            if self.keeps_all or len(made) == len(self.rows) - 1:
-                behind.append(after)
-            state, made[t] = after, step
-        found = [made[t] for t in range(len(self.rows))]
-        outputs = _joined([each.hidden for each in found])
+        run = forward(self.cell, gates, self.rows, state, given, backward=self.runs_backward)
+        behind = run.behind if self.keeps_all else run.behind[-1:]
         left = [_stacked([each.hidden for each in behind]), _stacked([each.memory for each in behind])]
         if not keeps:
-            return outputs, *left, None, None, None, None
-        kept = [[each.hidden for each in before], [each.memory for each in before], [each.memory for each in found]]
-        return outputs, *left, gates, *map(_joined_if_any, kept)
+            return run.hidden, *left, None, None, None, None
+        before = [each.hidden for each in run.before], [each.memory for each in run.before]
+        return run.hidden, *left, gates, *map(_joined_if_any, before), run.memory
 
 
 def _joined_if_any(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -160,9 +153,7 @@ class RecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=3):
         assert h0 is not None
         state = _state(hidden, memory, gradient, self.cell, self.rows[0], self.size)
         at = Steps(gates, h0, c0, c1)
-        made, before = gradients(self.cell, gradient, self.rows, at, state, Parameters(*rest))
-        if not self.keeps_all:
-            del before[1:]
+        made, before = gradients(self.cell, gradient, self.rows, at, state, Parameters(*rest), keeps_all=self.keeps_all)
         return made, _stacked([each.hidden for each in before]), _stacked([each.memory for each in before])
 
 
@@ -214,13 +205,13 @@ class BiasGradient(Op, kind=Kind.REDUCTION):
 
 
 class Gated(Op):
-    """What a gate lets through of ``x``: its neuron, of what the layer has kept, times ``x``."""
+    """What a gate lets through of ``x``: its result, by what the layer has kept of gates, times ``x``."""
 
-    activation: Activation
+    neurons: Neurons
     gate: int
     size: int
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
         """See `Op.run`."""
         gates, x = operands
-        return self.activation(gates[:, self.gate * self.size : (self.gate + 1) * self.size]) * x
+        return self.neurons.result(self.gate, gates.split(self.size, 1)) * x

@@ -19,16 +19,17 @@ A vector ``[rows, n]`` is an image ``[images, n, height, width]`` there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Axis, Window
+from openmps.ops.matrix.products import repeated_product
 from openmps.ops.pointwise.neuron import neuron, neuron_gradient
 from openmps.types import MPSCNNNeuronType
 
@@ -45,19 +46,85 @@ class Activation(NamedTuple):
         """The neuron of ``x``; ``x`` itself where there is none."""
         return x if self.kind is MPSCNNNeuronType.NONE else neuron(x, *self)
 
-    def applied(self) -> Callable[[Tensor], Tensor]:
-        """The same, for as many calls as a sequence has steps: the engine's function where it is that."""
-        if self.kind is MPSCNNNeuronType.SIGMOID:
-            return torch.sigmoid
-        if self.kind is MPSCNNNeuronType.TANH and self.a == self.b == 1.0:
-            return torch.tanh
-        return self
+    @property
+    def has_slope_of_result(self) -> bool:
+        """Whether its slope follows from its result."""
+        return self.kind in _PLAIN and (self.kind is not MPSCNNNeuronType.TANH or self.a == self.b == 1.0)
+
+    def applied(self, *, in_place: bool = False) -> Callable[[Tensor], Tensor]:
+        """The same, for as many calls as a sequence has steps; in place where `has_slope_of_result`."""
+        if not self.has_slope_of_result:
+            return self
+        return _PLAIN[self.kind].in_place if in_place else _PLAIN[self.kind].function
 
     def back(self, gradient: Tensor, x: Tensor) -> Tensor:
         """The gradient with respect to ``x``."""
         if self.kind is MPSCNNNeuronType.NONE:
             return gradient
         return neuron_gradient(gradient.contiguous(), x.contiguous(), *self)
+
+    def back_from(self, gradient: Tensor, result: Tensor) -> Tensor:
+        """The same by the result of the neuron, where `has_slope_of_result`."""
+        return _PLAIN[self.kind].back_from(gradient, result)
+
+
+class _Plain(NamedTuple):
+    """A neuron of the engine's, whose slope follows from its result."""
+
+    function: Callable[[Tensor], Tensor]
+    in_place: Callable[[Tensor], Tensor]
+    back_from: Callable[[Tensor, Tensor], Tensor]
+    """The gradient by that of the result, and the result."""
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _gradient_itself(gradient: Tensor, _: Tensor) -> Tensor:
+    return gradient
+
+
+_aten: Any = torch.ops.aten
+_PLAIN: dict[MPSCNNNeuronType, _Plain] = {
+    MPSCNNNeuronType.NONE: _Plain(_same, _same, _gradient_itself),
+    MPSCNNNeuronType.SIGMOID: _Plain(torch.sigmoid, torch.sigmoid_, _aten.sigmoid_backward.default),
+    MPSCNNNeuronType.TANH: _Plain(torch.tanh, torch.tanh_, _aten.tanh_backward.default),
+}
+"""TANH where a and b are 1."""
+
+
+class Neurons(tuple[Activation, ...]):
+    """Those of the gates of a cell, and what a layer keeps of them for the gradient.
+
+    Where every slope follows from the result of the neuron, that is the results, which are made in place; else what the
+    neurons are applied to.
+    """
+
+    __slots__ = ()
+
+    @property
+    def keep_results(self) -> bool:
+        """Whether results are kept."""
+        return all(each.has_slope_of_result for each in self)
+
+    def applied(self) -> list[Callable[[Tensor], Tensor]]:
+        """One function a gate."""
+        in_place = self.keep_results
+        return [each.applied(in_place=in_place) for each in self]
+
+    def results(self, kept: Sequence[Tensor]) -> list[Tensor]:
+        """What gates gave, by what is kept of each."""
+        return [self.result(gate, kept) for gate in range(len(self))]
+
+    def result(self, gate: int, kept: Sequence[Tensor]) -> Tensor:
+        """The same of one gate."""
+        return kept[gate] if self.keep_results else self[gate](kept[gate])
+
+    def back(self, gate: int, gradient: Tensor, kept: Sequence[Tensor]) -> Tensor:
+        """The gradient with respect to what the neuron of a gate is applied to, by that of its result."""
+        act = self[gate]
+        return act.back_from(gradient, kept[gate]) if self.keep_results else act.back(gradient, kept[gate])
 
 
 class Parameters(NamedTuple):
@@ -79,14 +146,14 @@ class State(NamedTuple):
 
     def first(self, rows: int) -> State:
         """That of the first rows."""
-        if rows == len(self.hidden):
+        if rows == self.hidden.shape[0]:
             return self
         return State(self.hidden[:rows], None if self.memory is None else self.memory[:rows])
 
     def behind(self, step: State) -> State:
         """That of all rows behind a step of the first ones."""
-        count = len(step.hidden)
-        if count == len(self.hidden):
+        count = step.hidden.shape[0]
+        if count == self.hidden.shape[0]:
             return step
         memory = None
         if self.memory is not None and step.memory is not None:
@@ -94,8 +161,9 @@ class State(NamedTuple):
         return State(torch.cat((step.hidden, self.hidden[count:])), memory)
 
 
-Stepper = Callable[[Tensor, State], State]
-"""One step: what gates get of the source, to which what they get of the state is added in place, and the state."""
+Stepper = Callable[[Sequence[Tensor], State, State], None]
+"""One step: what gates get of the source, in the parts that the cell names, to which what they get of the state is
+added in place; the state before the step, and the one behind it, which is filled."""
 Adder = Callable[[Tensor, Tensor], object]
 """Adds a product with weights to sums, in place."""
 
@@ -119,22 +187,15 @@ def _add_number_by_number(weights: Tensor, sums: Tensor, x: Tensor) -> None:
     sums.unflatten(1, (-1, size)).addcmul_(x.unsqueeze(1), factors)
 
 
-_MANY_STEPS = 8
-"""For more it pays on the CPU to transpose a matrix that each of them multiplies with."""
-
-
-def adder(weights: Tensor | None, steps: int) -> Adder:
-    """Adds the product of ``x`` by weights, in so many steps: matrices, kernels, or vectors of one or several gates."""
+def adder(weights: Tensor | None, rows: Sequence[int]) -> Adder:
+    """Adds the product of ``x`` by weights, in steps of so many rows: matrices, kernels, or vectors of gates."""
     if weights is None:
         return lambda sums, x: None
     if weights.dim() == 1:
         return partial(_add_number_by_number, weights)
     if weights.dim() == 4:
         return lambda sums, x: sums.add_(_correlated(x, weights))
-    transposed = weights.t()
-    if steps > _MANY_STEPS and weights.device.type == "cpu":
-        transposed = transposed.contiguous()
-    return lambda sums, x: sums.addmm_(x, transposed)
+    return repeated_product(weights, rows[0], len(rows))
 
 
 def part(stacked: Tensor | None, first: int, last: int, size: int) -> Tensor | None:
@@ -150,13 +211,23 @@ class SingleGate:
     gates = 1
     has_memory = False
 
-    def stepper(self, given: Parameters, size: int, steps: int) -> Stepper:
-        """The steps of a sequence."""
-        add, act = adder(given.states, steps), self.activation
+    @property
+    def neurons(self) -> Neurons:
+        """Those of its gates."""
+        return Neurons((self.activation,))
 
-        def step(gates: Tensor, state: State) -> State:
-            add(gates, state.hidden)
-            return State(act(gates))
+    def parts(self, gates: Tensor, size: int) -> Sequence[Tensor]:
+        """Of what gates get, what a step takes."""
+        return (gates,)
+
+    def stepper(self, given: Parameters, size: int, rows: Sequence[int]) -> Stepper:
+        """The steps of a sequence."""
+        add, (act,) = adder(given.states, rows), self.neurons.applied()
+
+        def step(parts: Sequence[Tensor], before: State, behind: State) -> None:
+            (gates,) = parts
+            add(gates, before.hidden)
+            behind.hidden.copy_(act(gates))
 
         return step
 
@@ -171,28 +242,37 @@ class Gru:
     gates = 3
     has_memory = False
 
-    def stepper(self, given: Parameters, size: int, steps: int) -> Stepper:
+    @property
+    def neurons(self) -> Neurons:
+        """Those of its gates."""
+        return Neurons(self.activations)
+
+    def parts(self, gates: Tensor, size: int) -> Sequence[Tensor]:
+        """Of what gates get, what a step takes: z and r together, then each gate's."""
+        return gates[:, : 2 * size], *gates.split(size, 1)
+
+    def stepper(self, given: Parameters, size: int, rows: Sequence[int]) -> Stepper:
         """The steps of a sequence."""
         add_gates, add_reset = (
-            adder(part(given.states, 0, 2, size), steps),
-            adder(part(given.states, 2, 3, size), steps),
+            adder(part(given.states, 0, 2, size), rows),
+            adder(part(given.states, 2, 3, size), rows),
         )
-        add_scaled = adder(given.memories, steps)
-        to_z, to_r, to_h = (each.applied() for each in self.activations)
+        add_scaled = adder(given.memories, rows)
+        to_z, to_r, to_h = self.neurons.applied()
 
-        def step(gates: Tensor, state: State) -> State:
-            h0, (both, candidate) = state.hidden, gates.split((2 * size, size), 1)
+        def step(parts: Sequence[Tensor], before: State, behind: State) -> None:
+            h0, (both, z, r, candidate) = before.hidden, parts
             add_gates(both, h0)
-            z, r = both.split(size, 1)
             z, r = to_z(z), to_r(r)
             add_reset(candidate, r * h0)
             if given.memories is not None:
                 add_scaled(candidate, z * h0)
             h = to_h(candidate)
-            if self.p == 1:
-                return State(torch.lerp(h0, h, z) if self.is_flipped else torch.lerp(h, h0, z))
             kept, made = (h, h0) if self.is_flipped else (h0, h)
-            return State(self.rest(z) * made + z * kept)
+            if self.p == 1:
+                torch.lerp(made, kept, z, out=behind.hidden)
+            else:
+                torch.addcmul(self.rest(z) * made, z, kept, out=behind.hidden)
 
         return step
 
@@ -218,27 +298,37 @@ class Lstm:
     gates = 4
     has_memory = True
 
-    def stepper(self, given: Parameters, size: int, steps: int) -> Stepper:
+    @property
+    def neurons(self) -> Neurons:
+        """Those of its gates."""
+        return Neurons(self.activations)
+
+    def parts(self, gates: Tensor, size: int) -> Sequence[Tensor]:
+        """Of what gates get, what a step takes: all together, all but o, then each gate's."""
+        return gates, gates[:, : 3 * size], *gates.split(size, 1)
+
+    def stepper(self, given: Parameters, size: int, rows: Sequence[int]) -> Stepper:
         """The steps of a sequence."""
-        add, has_peepholes = adder(given.states, steps), given.memories is not None
+        add, has_peepholes = adder(given.states, rows), given.memories is not None
         add_before, add_after = (
-            adder(part(given.memories, 0, 3, size), steps),
-            adder(part(given.memories, 3, 4, size), steps),
+            adder(part(given.memories, 0, 3, size), rows),
+            adder(part(given.memories, 3, 4, size), rows),
         )
-        to_i, to_f, to_c, to_o = (each.applied() for each in self.activations)
+        to_i, to_f, to_c, to_o = self.neurons.applied()
         to_output = self.output.applied()
 
-        def step(gates: Tensor, state: State) -> State:
-            h0, c0 = state
+        def step(parts: Sequence[Tensor], before: State, behind: State) -> None:
+            (gates, but_o, i, f, c, o), (h0, c0), (h1, c1) = parts, before, behind
             assert c0 is not None
+            assert c1 is not None
             add(gates, h0)
             if has_peepholes:
-                add_before(gates[:, : 3 * size], c0)
-            i, f, c, o = gates.split(size, 1)
-            c1 = torch.addcmul(to_f(f) * c0, to_i(i), to_c(c))
+                add_before(but_o, c0)
+            torch.mul(to_f(f), c0, out=c1)
+            c1.addcmul_(to_i(i), to_c(c))
             if has_peepholes:
                 add_after(o, c1)
-            return State(to_o(o) * to_output(c1), c1)
+            torch.mul(to_o(o), to_output(c1), out=h1)
 
         return step
 
@@ -261,17 +351,40 @@ def starts(rows: Sequence[int]) -> list[int]:
     return [0, *accumulate(rows[:-1])]
 
 
+class Run(NamedTuple):
+    """What a run over a sequence leaves."""
+
+    hidden: Tensor
+    """h1, the rows of all steps."""
+    memory: Tensor | None
+    """c1 of a long short-term memory."""
+    before: list[State]
+    """The state before each step, of the rows that it has."""
+    behind: list[State]
+    """The state behind each step, of all rows, in the order in which steps run."""
+
+
 def forward(
     cell: RecurrentCell, gates: Tensor, rows: Sequence[int], state: State, given: Parameters, *, backward: bool = False
-) -> Iterator[tuple[int, State, State]]:
-    """Steps in the order in which they run: the number, the state of all rows behind it, and that of its own rows.
+) -> Run:
+    """Run over a sequence.
 
-    ``gates`` is what gates get of the sources, the rows of all steps, the first step's first; it becomes what neurons
-    of gates are applied to. ``backward`` begins with the last step.
+    ``gates`` is what gates get of the sources, the rows of all steps, the first step's first; it becomes what is kept
+    for the gradient, see `Neurons`. ``backward`` begins with the last step.
     """
-    step = cell.stepper(given, state.hidden.shape[1], len(rows))
-    parts = gates.split(list(rows))
-    for t in reversed(range(len(rows))) if backward else range(len(rows)):
-        made = step(parts[t], state.first(rows[t]))
+    counts, size = list(rows), state.hidden.shape[1]
+    step = cell.stepper(given, size, rows)
+    hidden = torch.empty_like(gates[:, :size])
+    memory = torch.empty_like(hidden) if cell.has_memory else None
+    parts = [*zip(*(each.split(counts) for each in cell.parts(gates, size)), strict=True)]
+    hiddens, memories = hidden.split(counts), [None] * len(counts) if memory is None else memory.split(counts)
+    run = Run(hidden, memory, [], [])
+    for t in reversed(range(len(counts))) if backward else range(len(counts)):
+        before, made = state.first(counts[t]), State(hiddens[t], memories[t])
+        step(parts[t], before, made)
         state = state.behind(made)
-        yield t, state, made
+        run.before.append(before)
+        run.behind.append(state)
+    if backward:
+        run.before.reverse()
+    return run

@@ -19,7 +19,7 @@ class Steps(NamedTuple):
     """What the gradient needs of some steps, the rows of all of them one behind the other."""
 
     gates: Tensor
-    """What neurons of gates are applied to, ``[rows, gates n]``."""
+    """What gates gave, or were given: see `Neurons`; ``[rows, gates n]``."""
     hidden: Tensor
     """h0."""
     before: Tensor | None
@@ -38,10 +38,17 @@ class _SingleGateSteps:
 
     def __init__(self, cell: SingleGate, at: Steps, given: Parameters) -> None:
         self.states = given.states
-        self.factors = (cell.activation.back(torch.ones_like(at.gates), at.gates),)
+        self.factors: Sequence[Tensor] = (cell.neurons.back(0, torch.ones_like(at.gates), (at.gates,)),)
 
-    def back(self, a: Tensor, gradient: Tensor, memory: Tensor | None, factors: Sequence[Tensor]) -> State:
-        """Fill what goes to gates, ``a``; the gradient of the state before the step."""
+    def parts(self, a: Tensor) -> Sequence[Tensor]:
+        """Of what goes to gates, what a step fills."""
+        return (a,)
+
+    def back(
+        self, parts: Sequence[Tensor], gradient: Tensor, memory: Tensor | None, factors: Sequence[Tensor]
+    ) -> State:
+        """Fill what goes to gates; the gradient of the state before the step."""
+        (a,) = parts
         torch.mul(gradient, factors[0], out=a)
         return State(torch.zeros_like(gradient) if self.states is None else a @ self.states)
 
@@ -53,21 +60,26 @@ class _GruSteps:
         h0, size = at.hidden, at.hidden.shape[1]
         self.size, self.states, self.scaled = size, part(given.states, 0, 2, size), given.memories
         self.reset = part(given.states, 2, 3, size)
-        x = at.gates.split(size, 1)
-        z, r, h = (act(each) for act, each in zip(cell.activations, x, strict=True))
-        to_z, to_r, to_h = cell.activations
+        neurons, of_gates = cell.neurons, at.gates.split(size, 1)
+        z, r, h = neurons.results(of_gates)
         rest, slope = cell.rest(z), cell.rest_slope(z)
         kept, made = (h, h0) if cell.is_flipped else (h0, h)
         through, past = (z, rest) if cell.is_flipped else (rest, z)
-        self.factors = (
-            to_z.back(made * slope + kept, x[0]), to_r.back(h0, x[1]), to_h.back(through, x[2]), past, r,
-            *((to_z.back(h0, x[0]), z) if given.memories is not None else ()),
-        )  # fmt: skip
+        to_z = neurons.back(0, made * slope + kept, of_gates)
+        to_r, to_h = neurons.back(1, h0, of_gates), neurons.back(2, through, of_gates)
+        of_scaled = () if given.memories is None else (neurons.back(0, h0, of_gates), z)
+        self.factors: Sequence[Tensor] = (to_z, to_r, to_h, past, r, *of_scaled)
 
-    def back(self, a: Tensor, gradient: Tensor, memory: Tensor | None, factors: Sequence[Tensor]) -> State:
+    def parts(self, a: Tensor) -> Sequence[Tensor]:
+        """See `_SingleGateSteps.parts`."""
+        return a[:, : 2 * self.size], *a.split(self.size, 1)
+
+    def back(
+        self, parts: Sequence[Tensor], gradient: Tensor, memory: Tensor | None, factors: Sequence[Tensor]
+    ) -> State:
         """See `_SingleGateSteps.back`."""
         of_z, of_r, of_h, past, r, *of_scaled = factors
-        az, ar, ah = a.split(self.size, 1)
+        both, az, ar, ah = parts
         torch.mul(gradient, of_h, out=ah)
         torch.mul(gradient, of_z, out=az)
         to_h0 = gradient * past
@@ -81,7 +93,7 @@ class _GruSteps:
             to_scaled, (of_z0, z) = ah @ self.scaled, of_scaled
             az.addcmul_(to_scaled, of_z0)
             to_h0.addcmul_(to_scaled, z)
-        return State(to_h0 if self.states is None else to_h0.addmm_(a[:, : 2 * self.size], self.states))
+        return State(to_h0 if self.states is None else to_h0.addmm_(both, self.states))
 
 
 class _LstmSteps:
@@ -93,29 +105,37 @@ class _LstmSteps:
         assert c1 is not None
         self.size, self.states = size, given.states
         self.peepholes = None if given.memories is None else given.memories.split(size)
-        x = at.gates.split(size, 1)
-        i, f, c, o = (act(each) for act, each in zip(cell.activations, x, strict=True))
-        of_memory = [act.back(each, of) for act, each, of in zip(cell.activations, (c, c0, i), x, strict=False)]
-        self.factors = (
-            torch.stack(of_memory, 1),
-            cell.activations[3].back(cell.output(c1), x[3]),
-            cell.output.back(o, c1),
-            f,
-        )
+        neurons, of_gates = cell.neurons, at.gates.split(size, 1)
+        i, f, c, o = neurons.results(of_gates)
+        of_memory = [neurons.back(gate, each, of_gates) for gate, each in enumerate((c, c0, i))]
+        out, slopes = self._output(cell, c1, o)
+        self.factors: Sequence[Tensor] = (torch.stack(of_memory, 1), neurons.back(3, out, of_gates), slopes, f)
 
-    def back(self, a: Tensor, gradient: Tensor, memory: Tensor | None, factors: Sequence[Tensor]) -> State:
+    def _output(self, cell: Lstm, c1: Tensor, o: Tensor) -> tuple[Tensor, Tensor]:
+        """What the memory gives on its way out, and what a gradient is multiplied with on its way there."""
+        out = cell.output.applied()(c1)
+        return out, cell.output.back_from(o, out) if cell.output.has_slope_of_result else cell.output.back(o, c1)
+
+    def parts(self, a: Tensor) -> Sequence[Tensor]:
+        """See `_SingleGateSteps.parts`."""
+        gates = a.unflatten(1, (4, self.size))
+        return a, gates[:, :3], *gates.unbind(1)
+
+    def back(
+        self, parts: Sequence[Tensor], gradient: Tensor, memory: Tensor | None, factors: Sequence[Tensor]
+    ) -> State:
         """See `_SingleGateSteps.back`."""
         assert memory is not None
-        of_memory, of_output, out, f = factors
-        others, ao = a.split((3 * self.size, self.size), 1)
+        of_memory, of_output, slopes, f = factors
+        a, but_o, *others, ao = parts
         torch.mul(gradient, of_output, out=ao)
-        to_memory = torch.addcmul(memory, gradient, out)
+        to_memory = torch.addcmul(memory, gradient, slopes)
         if self.peepholes is not None:
             to_memory += _back(ao, self.peepholes[3])
-        torch.mul(to_memory.unsqueeze(1), of_memory, out=others.unflatten(1, (3, self.size)))
+        torch.mul(to_memory.unsqueeze(1), of_memory, out=but_o)
         to_c0 = to_memory * f
         if self.peepholes is not None:
-            for each, weights in zip(others.split(self.size, 1), self.peepholes, strict=False):
+            for each, weights in zip(others, self.peepholes, strict=False):
                 to_c0 += _back(each, weights)
         return State(torch.zeros_like(to_c0) if self.states is None else a @ self.states, to_c0)
 
@@ -127,14 +147,28 @@ def _steps(cell: RecurrentCell, at: Steps, given: Parameters) -> _SingleGateStep
 
 
 def gradients(
-    cell: RecurrentCell, gradient: Tensor, rows: Sequence[int], at: Steps, state: State, given: Parameters
+    cell: RecurrentCell,
+    gradient: Tensor,
+    rows: Sequence[int],
+    at: Steps,
+    state: State,
+    given: Parameters,
+    *,
+    keeps_all: bool = False,
 ) -> tuple[Tensor, list[State]]:
-    """Of gates, for the rows of all steps, and of the state before each step; ``state`` is that of the last step's."""
+    """Of gates, for the rows of all steps, and of the state before the first step, or before each one.
+
+    ``state`` is that of the state behind the last step.
+    """
     steps, made, counts = _steps(cell, at, given), torch.empty_like(at.gates), list(rows)
-    parts = zip(*(each.split(counts) for each in (made, gradient, *steps.factors)), strict=True)
+    each_step = zip(
+        *(zip(*(each.split(counts) for each in some), strict=True) for some in (steps.parts(made), steps.factors)),
+        gradient.split(counts), strict=True,
+    )  # fmt: skip
     before: list[State] = []
-    for a, own, *factors in reversed(list(parts)):
-        hidden, memory = state.first(len(a))
-        state = state.behind(steps.back(a, own + hidden, memory, factors))
-        before.append(state)
-    return made, before[::-1]
+    for parts, factors, own in reversed([*each_step]):
+        hidden, memory = state.first(own.shape[0])
+        state = state.behind(steps.back(parts, own + hidden, memory, factors))
+        if keeps_all:
+            before.append(state)
+    return made, before[::-1] if keeps_all else [state]
