@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from openmps import types
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
 
 API = Path(__file__).resolve().parents[2] / "shared" / "spec" / "mps_api.json"
 
@@ -228,8 +228,12 @@ def test_structs_are_values(struct: object) -> None:
     assert pickle.loads(pickle.dumps(struct)) == struct
     assert copy.deepcopy(struct) == struct
     name = dataclasses.fields(struct)[0].name
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(MPSAttributeError, match=rf"{name} is read-only\. Make another with \w+\(…, {name}=…\)"):
         setattr(struct, name, getattr(struct, name))
+    with pytest.raises(MPSAttributeError, match=f"{name} is read-only"):
+        delattr(struct, name)
+    with pytest.raises(MPSAttributeError, match=f"wide is no field: those are {name}"):
+        struct.wide = 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

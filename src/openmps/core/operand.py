@@ -63,6 +63,17 @@ class Operand:
         """Take reads from the read count; permanent objects have none."""
         raise NotImplementedError
 
+
+class OperandList(Operand):
+    """Several objects that an encode reads or writes as one operand."""
+
+    __slots__ = ()
+
     def members(self, argument: str) -> Iterable[tuple[str, Operand]]:
-        """The objects whose reads an encode takes, with how errors name them: itself, unless it stands for several."""
-        return ((argument, self),)
+        """The objects, each with how errors name it where the operand is that argument."""
+        raise NotImplementedError
+
+
+def members(argument: str, operand: Operand) -> Iterable[tuple[str, Operand]]:
+    """The objects whose reads an encode takes, with how errors name them."""
+    return operand.members(argument) if isinstance(operand, OperandList) else ((argument, operand),)

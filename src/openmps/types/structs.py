@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final, NoReturn, TypeVar, dataclass_transform
 
-from openmps.checks import flag
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.checks import flag, read_only
+from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
 from openmps.types.metal import MTLPixelFormat, MTLTextureType, MTLTextureUsage
+
+Struct = TypeVar("Struct")
+
+
+@dataclass_transform(frozen_default=True)
+def _struct(described: type[Struct]) -> type[Struct]:
+    """A frozen dataclass with slots, whose error where a field is set is one of the package's."""
+    made: Any = dataclass(frozen=True, slots=True)(described)
+    made.__setattr__ = made.__delattr__ = _refuse_change
+    return made
+
+
+def _refuse_change(struct: Any, name: str, *_: object) -> NoReturn:
+    names = [field.name for field in fields(struct)]
+    if name in names:
+        raise read_only(struct, name)
+    raise MPSAttributeError(type(struct).__name__, name, f"is no field: those are {', '.join(names)}")
 
 
 def _require_integers(struct: object, *names: str, least: int | None = 0) -> None:
@@ -55,7 +72,7 @@ class _Numbers:
                     raise MPSTypeError(type(self).__name__, name, "must be a real number", repr(value)) from None
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MTLOrigin(_Counts):
     """A position in a texture, in pixels from the top left corner (MTLTypes.h, macOS 10.11)."""
 
@@ -64,7 +81,7 @@ class MTLOrigin(_Counts):
     z: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MTLSize(_Counts):
     """The size of a region of a texture, in pixels (MTLTypes.h, macOS 10.11)."""
 
@@ -73,7 +90,7 @@ class MTLSize(_Counts):
     depth: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MTLRegion:
     """A box of pixels: ``origin`` up to, not including, ``origin + size`` (MTLTypes.h, macOS 10.11)."""
 
@@ -88,7 +105,7 @@ MPSRectNoClip: Final = MTLRegion(MTLOrigin(0, 0, 0), MTLSize(2**64 - 1, 2**64 - 
 """The clip rectangle that clips nothing: every kernel's default (MPSCoreTypes.h, macOS 10.13)."""
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSOffset:
     """A signed position in pixels, or in images for ``z`` (MPSCoreTypes.h, macOS 10.13)."""
 
@@ -100,7 +117,7 @@ class MPSOffset:
         _require_integers(self, "x", "y", "z", least=None)
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSOrigin(_Numbers):
     """A position in an image that need not fall on a pixel (MPSCoreTypes.h, macOS 10.13)."""
 
@@ -109,7 +126,7 @@ class MPSOrigin(_Numbers):
     z: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSSize(_Numbers):
     """The size of a region of an image, in fractions of pixels too (MPSCoreTypes.h, macOS 10.13)."""
 
@@ -118,7 +135,7 @@ class MPSSize(_Numbers):
     depth: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSRegion:
     """A box in an image that need not fall on pixels (MPSCoreTypes.h, macOS 10.13)."""
 
@@ -129,7 +146,7 @@ class MPSRegion:
         _require_kinds(self, origin=MPSOrigin, size=MPSSize)
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSScaleTransform(_Numbers):
     """Result pixel = scale · source pixel + translation, for each axis (MPSCoreTypes.h, macOS 10.13)."""
 
@@ -139,7 +156,7 @@ class MPSScaleTransform(_Numbers):
     translate_y: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSImageCoordinate(_Counts):
     """A pixel and one of its feature channels, or counts of them (MPSCoreTypes.h, macOS 10.13)."""
 
@@ -148,7 +165,7 @@ class MPSImageCoordinate(_Counts):
     channel: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSImageRegion:
     """A box of pixels and feature channels of an image (MPSCoreTypes.h, macOS 10.13)."""
 
@@ -159,7 +176,7 @@ class MPSImageRegion:
         _require_kinds(self, offset=MPSImageCoordinate, size=MPSImageCoordinate)
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSImageReadWriteParams(_Counts):
     """Which feature channels a read or write of an image touches (MPSImage.h, macOS 10.13).
 
@@ -170,7 +187,7 @@ class MPSImageReadWriteParams(_Counts):
     number_of_feature_channels_to_read_write: int
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSImageHistogramInfo:
     """Bins of a histogram, and what they span (MPSImageHistogram.h, macOS 10.13).
 
@@ -206,7 +223,7 @@ def _four_numbers(who: str, argument: str, values: object) -> tuple[float, float
     return red, green, blue, alpha
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSDimensionSlice(_Counts):
     """``length`` elements of one dimension of an array, from ``start`` on (MPSCoreTypes.h, macOS 10.15)."""
 
@@ -214,7 +231,7 @@ class MPSDimensionSlice(_Counts):
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSMatrixCopyOffsets(_Counts):
     """Where the parts of a copy begin, in rows and columns (MPSMatrixCombination.h, macOS 10.13)."""
 
@@ -224,7 +241,7 @@ class MPSMatrixCopyOffsets(_Counts):
     destination_column_offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSMatrixOffset(_Counts):
     """Where a part of a matrix begins, in rows and columns (MPSKernelTypes.h, macOS 10.13)."""
 
@@ -232,7 +249,7 @@ class MPSMatrixOffset(_Counts):
     column_offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class MPSStateTextureInfo:
     """The shape of a texture that a state holds (MPSState.h, macOS 10.13.4); all zero where it holds none."""
 
@@ -249,7 +266,7 @@ class MPSStateTextureInfo:
         _require_kinds(self, pixel_format=MTLPixelFormat, texture_type=MTLTextureType, usage=MTLTextureUsage)
 
 
-@dataclass(frozen=True, slots=True)
+@_struct
 class NSRange(_Counts):
     """``length`` positions from ``location`` on (Foundation's NSRange.h)."""
 

@@ -33,7 +33,7 @@ from openmps.core.kernel.checks import check_command_buffer, check_operand, chec
 from openmps.core.kernel.lowering_context import FunctionContext
 from openmps.core.kernel.path import EncodePath
 from openmps.core.kernel.plan import FunctionPlan
-from openmps.core.operand import Operand, OperandShape, View
+from openmps.core.operand import Operand, OperandShape, View, members
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer
 from openmps.metal.pending import unwritten
@@ -209,7 +209,7 @@ class OperandKernel(MPSKernel, EncodePath):
             member
             for each, one in zip(listed, given, strict=True)
             if isinstance(one, Operand) and not each.is_result
-            for member in one.members(each.name)
+            for member in members(each.name, one)
         ]
         times = Counter([id(one) for _, one in read])
         if len(read) > len(times):

@@ -53,7 +53,21 @@ class _Solve(MPSMatrixBinaryKernel):
         at.store(names[-1], op(*read), *self._part(at, names[-1], members, *sides))
 
 
-class MPSMatrixSolveTriangular(_Solve):
+class _SolveByOne(_Solve):
+    """A solver that reads one matrix and the right-hand sides."""
+
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source_matrix: MPSMatrix,
+        right_hand_side_matrix: MPSMatrix,
+        solution_matrix: MPSMatrix,
+    ) -> None:
+        """Record the solution."""
+        self._encode(command_buffer, source_matrix, right_hand_side_matrix, solution_matrix)
+
+
+class MPSMatrixSolveTriangular(_SolveByOne):
     """X of op(A) X = alpha B, or of X op(A) = alpha B, with a triangular A (MPSMatrixSolve.h, macOS 10.13).
 
     op(A) is A or, with ``transpose``, its transpose; it stands on the right with ``right``. ``upper`` says which
@@ -87,16 +101,6 @@ class MPSMatrixSolveTriangular(_Solve):
         flags = {"right": right, "upper": upper, "transpose": transpose, "unit": unit}
         checked = {name: flag(self.name, name, value) for name, value in flags.items()}
         self._change(alpha=number(self.name, "alpha", alpha), **checked)
-
-    def encode(
-        self,
-        command_buffer: CommandBuffer,
-        source_matrix: MPSMatrix,
-        right_hand_side_matrix: MPSMatrix,
-        solution_matrix: MPSMatrix,
-    ) -> None:
-        """Record the solution."""
-        self._encode(command_buffer, source_matrix, right_hand_side_matrix, solution_matrix)
 
     def _lower(self, at: OperandContext) -> None:
         op = TriangularSolution(self.right, self.upper, self.transpose, self.unit, self.alpha)
@@ -137,7 +141,7 @@ class MPSMatrixSolveLU(_Solve):
         self._solve(at, LuSolution(self.transpose))
 
 
-class MPSMatrixSolveCholesky(_Solve):
+class MPSMatrixSolveCholesky(_SolveByOne):
     """X of A X = B, by the factor of `MPSMatrixDecompositionCholesky` (MPSMatrixSolve.h, macOS 10.13).
 
     ``upper`` says which factor the source holds, U or L; the other triangle is not read.
@@ -152,16 +156,6 @@ class MPSMatrixSolveCholesky(_Solve):
         super().__init__(device)
         self._sized(order, number_of_right_hand_sides)
         self._change(upper=flag(self.name, "upper", upper))
-
-    def encode(
-        self,
-        command_buffer: CommandBuffer,
-        source_matrix: MPSMatrix,
-        right_hand_side_matrix: MPSMatrix,
-        solution_matrix: MPSMatrix,
-    ) -> None:
-        """Record the solution."""
-        self._encode(command_buffer, source_matrix, right_hand_side_matrix, solution_matrix)
 
     def _lower(self, at: OperandContext) -> None:
         self._solve(at, CholeskySolution(self.upper))

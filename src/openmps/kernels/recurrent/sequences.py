@@ -12,7 +12,7 @@ from openmps.checks import listed
 from openmps.core.elements import Elements, ElementsShape
 from openmps.core.kernel.operands import FLOATS, Argument
 from openmps.core.numbers import integer
-from openmps.core.operand import Operand, View
+from openmps.core.operand import Operand, OperandList, View
 from openmps.core.vector import MPSMatrix
 from openmps.core.vector_descriptor import TORCH_TYPES
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -83,7 +83,7 @@ class Steps(View[StepsShape]):
         _copy_each([part.value() for part in self.parts], source.split(list(self.shape.rows)))
 
 
-class MatrixSequence(Operand):
+class MatrixSequence(OperandList):
     """Rows and columns of a matrix a step, each of which an encode can use; see `matrix_sequence`."""
 
     __slots__ = ("_matrices", "_view", "rows")
@@ -102,7 +102,7 @@ class MatrixSequence(Operand):
         return self._view
 
     def members(self, argument: str) -> Iterable[tuple[str, Operand]]:
-        """Each matrix; see `Operand.members`."""
+        """Each matrix."""
         return [(f"{argument}[{step}]", each) for step, each in enumerate(self._matrices)]
 
 
