@@ -93,6 +93,7 @@ faults: setup
 
 calls: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tools/random_calls.py
+	OMP_NUM_THREADS=1 $(BIN)/python tools/random_calls.py --calls 20000 --only "Matri|RNN|LSTM|GRU"
 
 # The peers of the CPU; what is not installed is skipped, and the results say so.
 bench: setup

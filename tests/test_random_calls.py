@@ -24,6 +24,14 @@ def test_two_thousand_calls() -> None:
     assert made["value"] > 1000 and made["own error"] > 200, "it calls too little, or nothing that is refused"
 
 
+def test_calls_of_matrices_and_recurrent_layers() -> None:
+    """Most of the calls are encodes, of operands that fit and of others."""
+    done = calls("--calls", 600, "--only", "Matri|RNN|LSTM|GRU")
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = {what: int(count.replace(",", "")) for count, what in _counts(done.stdout)}
+    assert made["value"] > 300 and made["own error"] > 150, "it calls too little, or nothing that is refused"
+
+
 def _counts(line: str) -> list[tuple[str, str]]:
     parts = line.partition(": ")[2].partition(";")[0].split(", ")
     return [(count, what) for count, _, what in (part.partition(" ") for part in parts)]

@@ -1,11 +1,12 @@
 """Calls the public interface at random, with arguments of the types that it declares.
 
-usage: random_calls.py [--calls 300000] [--seed 0] [--seconds S] [--only NAME]
+usage: random_calls.py [--calls 300000] [--seed 0] [--seconds S] [--only PATTERN]
 
 Every outcome must be a value or an error of openmps's own family: whatever else is raised, or takes more than
 ``--seconds`` (10), is printed with the call that did it, and the exit status is 1. Calls come in episodes of 200 that
 share their objects, each of which follows from the seed and its number alone. Arguments that a type checker would
-refuse are not drawn: an argument is drawn by its annotation, one without an annotation is left out.
+refuse are not drawn: an argument is drawn by its annotation, one without an annotation is left out. With ``--only``
+calls are of classes, and of their objects, whose names match, such as "Matrix|RNN".
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import enum
 import inspect
 import os
 import random
+import re
 import resource
 import signal
 import sys
@@ -110,6 +112,35 @@ class Source:
         return "source"
 
 
+def seeds_of_matrices(device: mps.MTLDevice) -> list[Any]:
+    """Matrices that fit one another, and kernels and recurrent layers that take them."""
+    chance = np.random.default_rng(0)
+    found: list[Any] = [
+        mps.MPSMatrix.from_numpy(device, chance.normal(size=shape).astype(kind))
+        for shape in ((4, 4), (4, 4), (2, 4), (1, 4), (2, 4, 4))
+        for kind in (np.float32, np.float16)
+    ]
+    found += [mps.MPSMatrix.from_numpy(device, np.zeros((1, 4), kind)) for kind in (np.uint32, np.int32)]
+    found += [mps.MPSVector.from_numpy(device, chance.normal(size=4).astype(np.float32)) for _ in range(2)]
+    source, gates = Source(mps.MPSCNNConvolutionDescriptor(1, 1, 4, 4), 4), ("input", "forget", "cell", "output")
+    lstm, gru, single = mps.MPSLSTMDescriptor(4, 4), mps.MPSGRUDescriptor(4, 4), mps.MPSRNNSingleGateDescriptor(4, 4)
+    for gate in gates:
+        setattr(lstm, f"{gate}_gate_input_weights", source)
+        setattr(lstm, f"{gate}_gate_recurrent_weights", source)
+    gru.input_gate_input_weights = gru.output_gate_recurrent_weights = single.input_weights = source
+    for descriptor in (lstm, gru, single):
+        weights: list[mps.MPSMatrix] = []
+        trained = mps.MPSRNNMatrixTrainingLayer(device, descriptor, weights)
+        found += [descriptor, mps.MPSRNNMatrixInferenceLayer(device, descriptor), trained, *weights[:2]]
+    return [
+        *found, mps.MPSMatrixMultiplication(device, False, True, 4, 4, 4, 1.0, 0.0), mps.MPSMatrixFindTopK(device, 2),
+        mps.MPSMatrixDecompositionLU(device, 4, 4), mps.MPSMatrixDecompositionCholesky(device, False, 4),
+        mps.MPSMatrixSolveLU(device, False, 4, 2), mps.MPSMatrixSolveCholesky(device, False, 4, 2),
+        mps.MPSMatrixSoftMax(device), mps.MPSMatrixFullyConnected(device), mps.MPSMatrixSum(device, 2, 4, 4, False),
+        mps.MPSMatrixVectorMultiplication(device, 4, 4), mps.MPSMatrixBatchNormalization(device),
+    ]  # fmt: skip
+
+
 class Drawn:
     """Values of types, from a pool of objects that grows as calls return some."""
 
@@ -128,6 +159,7 @@ class Drawn:
         node = mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode())
         self.pool += [node, node.result_image, mps.MPSNNGraph(self.device, node.result_image)]
         self.pool.append(mps.MPSVector(self.device.new_buffer(64), mps.MPSVectorDescriptor(16)))
+        self.pool += seeds_of_matrices(self.device)
         self.renew()
 
     def renew(self) -> None:
@@ -282,14 +314,15 @@ def _hints(call: Any) -> dict[str, Any]:
 class Driver:
     """Episodes of calls, and what came of them."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, only: str = "") -> None:
         self.seconds = seconds
+        self.only = re.compile(only)
         self.counts: Counter[str] = Counter()
         self.failures: dict[str, str] = {}
         values = [getattr(mps, name) for name in mps.__all__]
         kinds = [value for value in values if inspect.isclass(value) and not inspect.isabstract(value)]
         kinds.remove(mps.MTLHeap)
-        self.kinds = [kind for kind in kinds if not issubclass(kind, BaseException)]
+        self.kinds = [kind for kind in kinds if not issubclass(kind, BaseException) and self.only.search(kind.__name__)]
         self.functions = [value for value in values if inspect.isfunction(value)]
 
     def episode(self, seed: int, number: int, calls: int) -> None:
@@ -327,15 +360,20 @@ class Driver:
             kind = chance.choice(self.kinds)
             if not issubclass(kind, enum.Enum) and not getattr(kind, "_is_protocol", False):
                 self._with_arguments(drawn, kind.__name__, kind, where)
-        elif which < 0.3:
+        elif which < 0.3 and not self.only.pattern:
             function = chance.choice(self.functions)
             self._with_arguments(drawn, function.__name__, function, where)
         else:
-            self._member(drawn, chance.choice(drawn.pool), where)
+            fitting = [each for each in drawn.pool if self.only.search(type(each).__name__)]
+            self._member(drawn, chance.choice(fitting), where)
 
     def _member(self, drawn: Drawn, thing: Any, where: str) -> None:
         kind = type(thing)
-        name = drawn.chance.choice([name for name in dir(kind) if name[0] != "_" and name not in LEFT_OUT] or ["x"])
+        names = [name for name in dir(kind) if name[0] != "_" and name not in LEFT_OUT] or ["x"]
+        if self.only.pattern and drawn.chance.random() < 0.7:
+            # Of the members of a kernel few are encodes, which most can go wrong in.
+            names = [name for name in names if name.startswith("encode_") or name == "encode"] or names
+        name = drawn.chance.choice(names)
         who = f"{kind.__name__}.{name}"
         member = inspect.getattr_static(kind, name, None)
         if callable(member) or isinstance(member, classmethod | staticmethod):
@@ -398,6 +436,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--first", type=int, default=0, help="the first episode")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="classes whose names match")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
@@ -406,7 +445,7 @@ def main(arguments: list[str]) -> int:
         raise TooLong(f"took more than {options.seconds} s")
 
     signal.signal(signal.SIGALRM, stop)
-    driver, began = Driver(options.seconds), time.perf_counter()
+    driver, began = Driver(options.seconds, options.only), time.perf_counter()
     for number in range(-(-options.calls // EPISODE)):
         driver.episode(options.seed, options.first + number, min(EPISODE, options.calls - number * EPISODE))
     for failure in driver.failures.values():

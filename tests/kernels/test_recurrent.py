@@ -13,6 +13,7 @@ import openmps as mps
 from encoding import Bench, finish
 from measured import note_error
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.kernels.recurrent import stack
 from oracles import finite_difference
 from oracles import recurrent as oracle
 from recurrent_layers import (
@@ -398,6 +399,15 @@ def test_more_channels_than_memory(name: str, bench: Bench) -> None:
     """Weights without a source are zeros, of which there may not be too many."""
     with pytest.raises(MPSArgumentError, match="rnn_descriptor must be"):
         getattr(mps, name)(bench.device, mps.MPSGRUDescriptor(2**15, 2**70))
+
+
+def test_weights_for_which_there_is_no_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(stack, "stacked", fail)
+    with pytest.raises(mps.MPSMemoryError, match="MPSRNNMatrixInferenceLayer: rnn_descriptor needs more memory"):
+        inference(bench, single(*SINGLE))
 
 
 def test_sequences_refuse(bench: Bench) -> None:

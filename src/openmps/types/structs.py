@@ -11,11 +11,11 @@ from openmps.checks import flag, read_only
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
 from openmps.types.metal import MTLPixelFormat, MTLTextureType, MTLTextureUsage
 
-Struct = TypeVar("Struct")
+_Struct = TypeVar("_Struct")
 
 
 @dataclass_transform(frozen_default=True)
-def _struct(described: type[Struct]) -> type[Struct]:
+def _struct(described: type[_Struct]) -> type[_Struct]:
     """A frozen dataclass with slots, whose error where a field is set is one of the package's."""
     made: Any = dataclass(frozen=True, slots=True)(described)
     made.__setattr__ = made.__delattr__ = _refuse_change

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import flag, store
+from openmps.checks import flag, memory_for, store
 from openmps.core.elements import Part
 from openmps.core.kernel.arguments import member_of
 from openmps.core.kernel.configuration import KernelProperty, Setting
@@ -77,7 +77,8 @@ class RecurrentStack(OperandKernel, Generic[Held]):
             read_layer(name, device, each, of_images=self._of_images) for name, each in zip(names, given, strict=True)
         ]
         self._forms = tuple([each.form for each in layers])
-        self._weights = [_held(layer, device) for layer in layers]
+        with memory_for(self.name, "rnn_descriptor"):
+            self._weights = [_held(layer, device) for layer in layers]
         for is_backward in (False, True):
             self._check_stack(self._stack(is_backward=is_backward))
 
