@@ -12,6 +12,7 @@ import autoencoder
 import batch_normalization
 import camera_frames
 import causal_padding
+import character_model
 import digits_by_graph
 import digits_by_kernels
 import find_nan
@@ -123,6 +124,14 @@ def test_least_squares() -> None:
 def test_activities_are_told_apart() -> None:
     before, after = activity_classifier.main([*CPU, "--steps", "40"])
     assert before < 0.6 and after > 0.8
+
+
+def test_a_model_learns_what_letter_comes_next() -> None:
+    """Better than by how often each letter comes, 2.7 nats; what it writes has words of about the right length."""
+    loss, written = character_model.main([*CPU, "--steps", "60", "--letters", "80"])
+    assert loss < 1.3
+    assert len(written) == 80 and set(written) <= set(character_model.LETTERS)
+    assert 3 < len(written) / len(written.split()) < 9
 
 
 def test_swift_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
