@@ -295,3 +295,106 @@ def test_wrong_arguments(bench: Bench, tmp_path: Path) -> None:
         onnx.save_recurrent(layer, tmp_path / "x.onnx", trained.weights)
     with pytest.raises(mps.MPSTypeError, match="layer must be an MPSRNNMatrixInferenceLayer or"):
         onnx.save_recurrent(3, tmp_path / "x.onnx")  # type: ignore[arg-type]
+
+
+# --- fully connected layers over sequences ----------------------------------------------------------------------------
+
+
+def _encoded(bench: Bench, layers: list[Any], x: Array) -> Array:
+    """What recurrent and fully connected layers give, one behind the other: ``[steps, rows, columns]``."""
+    steps, rows, _ = x.shape
+    for layer in layers:
+        if isinstance(layer, onnx.RecurrentLayer):
+            x = ours(bench, layer, x)
+            continue
+        source = mps.MPSMatrix.from_numpy(bench.device, x.reshape(steps * rows, -1), copy=True)
+        (weights, biases), command_buffer = layer.operands(bench.device), bench.command_buffer()
+        result = mps.MPSMatrix(bench.device, mps.MPSMatrixDescriptor(steps * rows, weights.columns))
+        mps.MPSMatrixFullyConnected(bench.device).encode(command_buffer, source, weights, biases, result)
+        finish(command_buffer)
+        x = result.numpy().reshape(steps, rows, -1)
+    return x
+
+
+class _Letters(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Sequential(torch.nn.Linear(INPUTS, 6, bias=False), torch.nn.Dropout(0.5))
+        self.lstm = torch.nn.LSTM(6, SIZE)
+        self.head = torch.nn.Linear(SIZE, 7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(self.first(x))[0])
+
+
+def test_linear_layers_around_a_recurrent_one(bench: Bench, rng: np.random.Generator, tmp_path: Path) -> None:
+    """Out of PyTorch, to a file that ONNX Runtime computes, and back."""
+    module, x = _Letters().eval(), rng.normal(size=(STEPS, ROWS, INPUTS)).astype(np.float32)
+    layers = onnx.sequence_layers_of(module)
+    assert [each.name for each in layers] == ["first.0", "l0", "head"]
+    expected = module(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(_encoded(bench, layers, x), expected, rtol=0, atol=1e-5)
+    first, recurrent, head = layers
+    assert isinstance(recurrent, onnx.RecurrentLayer) and isinstance(head, onnx.DenseLayer)
+    path = tmp_path / "letters.onnx"
+    onnx.save_recurrent(recurrent.inference(bench.device), path, dense=[head])
+    inner = _encoded(bench, [first], x)
+    np.testing.assert_allclose(runtime(path, inner)[0], expected, rtol=0, atol=1e-5)
+    again = onnx.sequence_layers(path)
+    assert [type(each) for each in again] == [onnx.RecurrentLayer, onnx.DenseLayer]
+    np.testing.assert_array_equal(_encoded(bench, again, inner), _encoded(bench, [recurrent, head], inner))
+
+
+def test_products_of_files(bench: Bench, rng: np.random.Generator, tmp_path: Path) -> None:
+    """Gemm with factors, and a MatMul by a matrix that the file transposes."""
+    A, B, C, D = (rng.normal(size=shape).astype(np.float32) for shape in ((6, INPUTS), (6, 4), (5, 4), (1, 5)))
+    nodes = [
+        node("Gemm", "x A", "a", alpha=0.5, transB=1), node("Gemm", "a B c", "b", beta=2.0),
+        node("Transpose", "C", "turned"), node("MatMul", "b turned", "product"), node("Add", "D product", "y"),
+    ]  # fmt: skip
+    made = model(nodes, {"x": ["N", INPUTS]}, A=A, B=B, c=np.float32(0.25), C=C, D=D)
+    path, x = saved(made, tmp_path), rng.normal(size=(ROWS, INPUTS)).astype(np.float32)
+    layers = onnx.sequence_layers(path)
+    assert [each.biases is None for each in layers if isinstance(each, onnx.DenseLayer)] == [True, False, False]
+    np.testing.assert_allclose(_encoded(bench, layers, x[None])[0], runtime(path, x)[0], rtol=1e-5, atol=1e-5)
+
+
+NOT_DENSE: dict[str, tuple[list[Any], str]] = {
+    "between": ([node("MatMul", "x A", "a"), node("Relu", "a", "y")], "neither a layer of a sequence"),
+    "two values": ([node("MatMul", "x x", "y")], "does not multiply a value by a constant matrix"),
+    "left": ([node("MatMul", "A x", "y")], "does not multiply a value by a constant matrix"),
+    "three axes": ([node("MatMul", "x cube", "y")], r"its matrix has shape \(1, 3, 3\)"),
+    "transA": ([node("Gemm", "x A", "y", transA=1)], "transposes its first factor, by transA"),
+    "computed bias": ([node("Gemm", "x A x", "y")], "its C is no constant"),
+    "bias": ([node("Gemm", "x A column", "y")], r"its bias has shape \(3, 1\)"),
+    "two readers": ([node("MatMul", "x A", "a"), node("Add", "a row", "b"), node("Add", "b a", "y")], "Add"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_DENSE)
+def test_products_of_files_are_refused(name: str, tmp_path: Path) -> None:
+    nodes, why = NOT_DENSE[name]
+    ones = np.ones((3, 3), np.float32)
+    given = {"A": ones, "cube": ones[None], "column": ones[:, :1], "row": ones[0]}
+    with pytest.raises(mps.MPSOperatorError, match=why):
+        onnx.sequence_layers(saved(model(nodes, {"x": ["N", 3]}, **given), tmp_path))
+
+
+def test_fully_connected_layers_that_do_not_fit(bench: Bench, tmp_path: Path) -> None:
+    path, (head,) = tmp_path / "x.onnx", onnx.sequence_layers_of(torch.nn.Linear(3, 2))
+    layer = mps.MPSRNNMatrixInferenceLayer(bench.device, lstm(LSTM))
+    both: Any = onnx.recurrent_layers_of(torch.nn.LSTM(3, 3, bidirectional=True))[0].inference(bench.device)
+    both.bidirectional_combine_mode = mps.MPSRNNBidirectionalCombineMode.NONE
+    with pytest.raises(mps.MPSArgumentError, match=r"dense\[0\] must take 1 numbers, what comes before, got 3"):
+        onnx.save_recurrent(layer, path, dense=[head])
+    with pytest.raises(mps.MPSArgumentError, match="dense must follow one output, got y_forward and y_backward"):
+        onnx.save_recurrent(both, path, dense=[head])
+    with pytest.raises(mps.MPSTypeError, match=r"dense\[0\] must be a DenseLayer"):
+        onnx.save_recurrent(layer, path, dense=[3])  # type: ignore[list-item]
+    with pytest.raises(mps.MPSTypeError, match="1 must have recurrent layers and torch.nn.Linear alone, got ReLU"):
+        onnx.sequence_layers_of(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()))
+    with pytest.raises(mps.MPSArgumentError, match="head must have weights of float32 or float16"):
+        onnx.sequence_layers_of(torch.nn.ModuleDict({"head": torch.nn.Linear(3, 2).double()}))
+    with pytest.raises(mps.MPSFileError, match="must have a recurrent layer, a MatMul or a Gemm"):
+        onnx.sequence_layers(saved(model([node("Identity", "x", "y")], {"x": [1, 1]}), tmp_path))
+    assert not path.exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.errors import MPSArgumentError, MPSFileError, MPSOperatorError, MPSTypeError
+from openmps.formats.onnx.dense import MOVERS, PRODUCTS, DenseLayer, constants_of, dense_layer, readers_of
 from openmps.formats.onnx.model import Model, Node
 from openmps.formats.onnx.module_checks import check_readable
 from openmps.formats.onnx.problems import READER, NodeError
@@ -27,11 +28,13 @@ from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, RecurrentC
 from openmps.types import MPSCNNNeuronType as Neuron
 
 _MODULES = "openmps.formats.onnx.recurrent_layers_of"
+_SEQUENCES = "openmps.formats.onnx.sequence_layers_of"
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 ORDERS = {"LSTM": [0, 2, 3, 1], "GRU": [0, 1, 2], "RNN": [0]}
 """Where ONNX has each gate: i, o, f, c of an LSTM, which are i, f, c, o here."""
 PEEPHOLES = {0: 0, 1: 2, 3: 1}
 """Where it has the peephole of a gate: i, o, f."""
+_OTHER = "Leave it out of the file, and encode its kernel yourself"
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
@@ -45,29 +48,51 @@ def recurrent_layers(path: str | os.PathLike[str]) -> list[RecurrentLayer]:
         MPSFileError: There is no file, it is no ONNX model or a damaged one, or it has no recurrent layer.
         MPSError: The onnx package is not installed.
     """
-    model, found, problems = read_model(path), list[RecurrentLayer](), list[dict[str, str]]()
-    constants = _constants(model)
-    for node in model.nodes:
-        if node.operator not in ORDERS or node.domain:
-            continue
+    model = read_model(path)
+    found = _layers(model, path, [node for node in model.nodes if node.operator in ORDERS and not node.domain])
+    if not found:
+        raise MPSFileError(READER, os.fspath(path), "must have a recurrent layer: an LSTM, a GRU or an RNN")
+    return [each for each in found if isinstance(each, RecurrentLayer)]
+
+
+def sequence_layers(path: str | os.PathLike[str]) -> list[RecurrentLayer | DenseLayer]:
+    """The recurrent and the fully connected layers of an ONNX file of a sequence, in the file's order.
+
+    LSTM, GRU and RNN are as `recurrent_layers` reads them, MatMul and Gemm by a constant matrix are `DenseLayer`, with
+    an Add of a constant behind a MatMul as its bias. Operators between them that move numbers are not looked at: what
+    lies where, and which step is taken, is the caller's to see to. Others are refused.
+
+    Raises:
+        MPSOperatorError: Layers that the framework cannot express, and operators that are none: all of them.
+        MPSFileError: There is no file, it is no ONNX model or a damaged one, or it has no such layer.
+        MPSError: The onnx package is not installed.
+    """
+    model = read_model(path)
+    found = _layers(model, path, [node for node in model.nodes if node.domain or node.operator not in MOVERS])
+    if not found:
+        raise MPSFileError(READER, os.fspath(path), "must have a recurrent layer, a MatMul or a Gemm")
+    return found
+
+
+def _layers(model: Model, path: str | os.PathLike[str], nodes: Sequence[Node]) -> list[RecurrentLayer | DenseLayer]:
+    """What these nodes are; raises what stands in the way of any of them."""
+    found, problems, taken = list[RecurrentLayer | DenseLayer](), list[dict[str, str]](), list[Node]()
+    constants, readers = constants_of(model), readers_of(model)
+    for node in nodes:
         try:
-            found.append(_layer(node, constants))
+            if node.operator in ORDERS and not node.domain:
+                found.append(_layer(node, constants))
+            elif node.operator in PRODUCTS and not node.domain:
+                layer, added = dense_layer(node, constants, readers)
+                found.append(layer)
+                taken += [] if added is None else [added]
+            elif not any(node is each for each in taken):
+                raise NodeError("it is neither a layer of a sequence nor does it only move numbers", _OTHER)
         except NodeError as problem:
             said = {"node": node.title, "operator": node.operator, "why": problem.why, "remedy": problem.remedy}
             problems.append(said)
     if problems:
         raise MPSOperatorError(READER, os.fspath(path), problems)
-    if not found:
-        raise MPSFileError(READER, os.fspath(path), "must have a recurrent layer: an LSTM, a GRU or an RNN")
-    return found
-
-
-def _constants(model: Model) -> dict[str, NDArray[Any]]:
-    """Constants of the file, and those of its Constant operators."""
-    found = dict(model.constants)
-    for node in model.nodes:
-        if node.operator == "Constant" and isinstance(node.attributes.get("value"), np.ndarray):
-            found[node.outputs[0]] = node.tensor("value")
     return found
 
 
@@ -198,6 +223,50 @@ def recurrent_layers_of(module: torch.nn.Module) -> list[RecurrentLayer]:
             made.append(descriptor(make(given), gates, name, is_backward=bool(suffix)))
         found.append(RecurrentLayer(f"l{index}", tuple(made), is_batch_first=given.batch_first))
     return found
+
+
+def sequence_layers_of(module: torch.nn.Module) -> list[RecurrentLayer | DenseLayer]:
+    """The layers of a module of recurrent ones and ``torch.nn.Linear``, in the order in which it registers them.
+
+    Modules within it are gone through in their turn; what its ``forward`` does between them is not looked at. Dropout,
+    which does nothing when a model infers, and Identity are passed over.
+
+    Raises:
+        MPSTypeError: It has a module of another kind.
+        MPSArgumentError: As `recurrent_layers_of`, also for weights of ``torch.nn.Linear``.
+        MPSOperatorError: As `recurrent_layers_of`.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise MPSTypeError(_SEQUENCES, "module", "must be a torch.nn.Module", type(module).__name__)
+    found: list[RecurrentLayer | DenseLayer] = []
+    for name, each in _leaves(module, ""):
+        if isinstance(each, (*_CELLS,)):
+            found += recurrent_layers_of(each)
+        elif isinstance(each, torch.nn.Linear):
+            found.append(_dense_of(each, name))
+        elif not isinstance(each, torch.nn.Dropout | torch.nn.Identity):
+            rule = "must have recurrent layers and torch.nn.Linear alone"
+            raise MPSTypeError(_SEQUENCES, name or "module", rule, type(each).__name__, "Encode its kernel yourself")
+    return found
+
+
+def _leaves(module: torch.nn.Module, name: str) -> list[tuple[str, torch.nn.Module]]:
+    """Modules that have no others, with their names; recurrent layers count as such."""
+    children = [*module.named_children()]
+    if not children or isinstance(module, (*_CELLS,)):
+        return [(name, module)]
+    return [leaf for own, each in children for leaf in _leaves(each, f"{name}.{own}".lstrip("."))]
+
+
+def _dense_of(module: torch.nn.Linear, name: str) -> DenseLayer:
+    check_readable([*module.named_parameters()])
+    parameters = dict(module.named_parameters())
+    tensors = [parameters[each] for each in ("weight", "bias") if each in parameters]
+    for tensor in tensors:
+        if tensor.dtype not in (torch.float32, torch.float16):
+            raise MPSArgumentError(_SEQUENCES, name, "must have weights of float32 or float16", tensor.dtype)
+    weights, *biases = [each.detach().cpu().float().numpy().copy() for each in tensors]
+    return DenseLayer(name, np.ascontiguousarray(weights.T), biases[0] if biases else None)
 
 
 def _of_module(module: Any, name: str, order: list[int]) -> Gates:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from openmps.checks import listed, of_kind
 from openmps.core.vector import MPSMatrix
-from openmps.errors import MPSOperatorError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSOperatorError, MPSTypeError
 from openmps.formats.atomic import write_atomic
+from openmps.formats.onnx.dense import DenseLayer
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.reading import require_onnx
 from openmps.formats.onnx.recurrent import Row, written_activation
@@ -32,22 +34,27 @@ def save_recurrent(
     layer: MPSRNNMatrixInferenceLayer | MPSRNNMatrixTrainingLayer,
     path: str | os.PathLike[str],
     weights: Sequence[MPSMatrix] | None = None,
+    dense: Sequence[DenseLayer] = (),
 ) -> None:
     """Write a recurrent layer, or a stack of them, as an ONNX file, whole or not at all.
 
     Its input ``x`` is ``[steps, batch, channels]``, its output ``y`` alike; a stack with layers of both directions is
     written as `MPSRNNMatrixInferenceLayer.encode_bidirectional_sequence` runs it, with outputs ``y_forward`` and
     ``y_backward`` where they are not combined, others as `MPSRNNMatrixInferenceLayer.encode_sequence` does. ``weights``
-    are those of a training layer. `recurrent_layers` gives the same numbers back.
+    are those of a training layer. Behind it come the layers ``dense``, each a MatMul and, for its biases, an Add.
+    `recurrent_layers` and `sequence_layers` give the same numbers back.
 
     Raises:
         MPSOperatorError: What ONNX has no operators for: the unit transform, gates with neurons of their own,
             peepholes that are matrices or belong to the cell gate, p-norms, flipped and minimal units.
-        MPSTypeError: It is another kernel, or a training layer without weights.
+        MPSTypeError: It is another kernel, or a training layer without weights, or ``dense`` holds another thing.
+        MPSArgumentError: A layer of ``dense`` does not take what comes before it, or there are two outputs before it.
         MPSFileError: The file cannot be written.
         MPSError: The onnx package is not installed.
     """
-    writer = _Writer(require_onnx(_WHO))
+    for index, each in enumerate(listed(_WHO, "dense", dense, "DenseLayer")):
+        of_kind(_WHO, f"dense[{index}]", each, DenseLayer)
+    writer = _Writer(require_onnx(_WHO), dense)
     if isinstance(layer, MPSRNNMatrixTrainingLayer):
         if weights is None:
             raise MPSTypeError(_WHO, "weights", "are needed: a training layer keeps none", None)
@@ -62,8 +69,11 @@ def save_recurrent(
 
 
 class _Writer:
-    def __init__(self, onnx: Any) -> None:
+    def __init__(self, onnx: Any, dense: Sequence[DenseLayer]) -> None:
         self._onnx = onnx
+        self._dense = dense
+        self._last = "recurrent" if dense else "y"
+        """The output of the recurrent layers."""
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
         self._problems: list[dict[str, str]] = []
@@ -74,11 +84,13 @@ class _Writer:
         self._constant("direction", np.array([1]))
         stacks = [[each for each in layers if each.form.is_backward is backward] for backward in (False, True)]
         if mode is None or not all(stacks):
-            widths = {self._chain(layers, "y", "forward"): layers[-1].form.outputs}
+            widths = {self._chain(layers, self._last, "forward"): layers[-1].form.outputs}
         else:
             widths = self._both(stacks, mode)
         if self._problems:
             raise MPSOperatorError(_WHO, "layer", self._problems)
+        if self._dense:
+            widths = {"y": self._behind(widths)}
         graph = helper.make_graph(
             self._nodes,
             "openmps",
@@ -98,10 +110,30 @@ class _Writer:
         if mode is Combine.NONE:
             return dict(zip(names, widths, strict=True))
         if mode is Combine.ADD:
-            self._nodes.append(self._onnx.helper.make_node("Add", names, ["y"]))
-            return {"y": widths[0]}
-        self._nodes.append(self._onnx.helper.make_node("Concat", names, ["y"], axis=2))
-        return {"y": sum(widths)}
+            self._nodes.append(self._onnx.helper.make_node("Add", names, [self._last]))
+            return {self._last: widths[0]}
+        self._nodes.append(self._onnx.helper.make_node("Concat", names, [self._last], axis=2))
+        return {self._last: sum(widths)}
+
+    def _behind(self, widths: dict[str, int]) -> int:
+        """The fully connected layers, of which the last one gives ``y``; how many numbers that has."""
+        if len(widths) > 1:
+            rule, remedy = "must follow one output", "Set bidirectional_combine_mode"
+            raise MPSArgumentError(_WHO, "dense", rule, f"{' and '.join(widths)}", remedy)
+        make, ((value, width),) = self._onnx.helper.make_node, widths.items()
+        for index, layer in enumerate(self._dense):
+            inputs, outputs = layer.weights.shape
+            if inputs != width:
+                raise MPSArgumentError(_WHO, f"dense[{index}]", f"must take {width} numbers, what comes before", inputs)
+            name = "y" if index == len(self._dense) - 1 else f"dense_{index}"
+            product = name if layer.biases is None else f"{name}_product"
+            self._constant(f"{name}_weights", layer.weights)
+            self._nodes.append(make("MatMul", [value, f"{name}_weights"], [product], name=layer.name))
+            if layer.biases is not None:
+                self._constant(f"{name}_biases", layer.biases)
+                self._nodes.append(make("Add", [product, f"{name}_biases"], [name]))
+            value, width = name, outputs
+        return width
 
     def _chain(self, layers: Sequence[Layer], output: str, direction: str) -> str:
         """Layers one behind the other, from ``x`` on."""
