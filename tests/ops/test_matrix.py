@@ -111,6 +111,18 @@ def test_the_largest_numbers(device: torch.device) -> None:
     np.testing.assert_array_equal(array(values)[0, 1], [3, 2, 2, 2])
 
 
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_the_largest_of_many_numbers(count: int, device: torch.device, rng: np.random.Generator) -> None:
+    """Rows without equal numbers; with some among the largest, at their end, and beyond; with zeros and NaN."""
+    x = rng.permutation(np.arange(8 * 40.0)).reshape(2, 4, 40) - 100
+    x[0, 1, [5, 30]], x[0, 2, [7, 9, 11]] = 500, [600, 500, 500]
+    x[0, 3], x[1, 0, ::2], x[1, 1, [3, 8]], x[1, 2] = -1, -0.0, np.nan, np.nan
+    values, places = rows.largest(tensor(x, device=device), count=count, first=10)
+    order = np.lexsort((np.broadcast_to(np.arange(40), x.shape), -x, ~np.isnan(x)))[..., :count]
+    np.testing.assert_array_equal(places.cpu().numpy(), order + 10)
+    np.testing.assert_array_equal(array(values), np.take_along_axis(x, order, -1))
+
+
 # --- linear systems ---------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +197,25 @@ def test_worked_systems() -> None:
     assert factor.tolist() == [[[2, 0, 0], [1, 2, 0], [-1, 1, 2]]]
     found = linear_systems.cholesky_solution(factor, b, upper=False)
     assert_close(found.flatten(), [0.765625, -0.09375, 0.9375], 1e-12)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_solutions_by_factors_that_lie_row_by_row(
+    transpose: bool, device: torch.device, rng: np.random.Generator
+) -> None:
+    x, sides = rng.normal(size=(3, 17, 17)), rng.normal(size=(3, 17, 4))
+    factors, pivots, _ = linear_systems.lu(tensor(x, device=device))
+    found = linear_systems.lu_solution(factors.contiguous(), tensor(sides, device=device), pivots, transpose=transpose)
+    assert_close(found, np.linalg.solve(x.transpose(0, 2, 1) if transpose else x, sides), 1e-9)
+    positive = x @ x.transpose(0, 2, 1) + np.eye(17)
+    factor = np.linalg.cholesky(positive)
+    if transpose:
+        factor = factor.transpose(0, 2, 1).copy()
+    other = np.where(factor == 0, np.nan, factor)
+    found = linear_systems.cholesky_solution(
+        tensor(other, device=device), tensor(sides, device=device), upper=transpose
+    )
+    assert_close(found, np.linalg.solve(positive, sides), 1e-9)
 
 
 def test_pivots_of_no_row_are_the_last_ones() -> None:

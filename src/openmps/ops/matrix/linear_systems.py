@@ -44,7 +44,9 @@ def cholesky(x: Tensor, before: Tensor, *, lower: bool) -> tuple[Tensor, Tensor]
     the pivot itself are given, and the rest is that of ``before``.
     """
     source, place = (x, before) if lower else (x.mT, before.mT)
-    factor, info = torch.linalg.cholesky_ex(source.tril())
+    # LAPACK has columns where rows lie here: it takes the transpose as it is, and gives that of the other factor.
+    factor, info = torch.linalg.cholesky_ex(source.tril().mT if lower else source.tril(), upper=lower)
+    factor = factor.mT if lower else factor
     order = torch.arange(x.shape[-1], device=x.device)
     failed = torch.where(info > 0, info - 1, len(order)).unsqueeze(-1)
     is_given = order.unsqueeze(-1) >= order
@@ -106,8 +108,29 @@ class TriangularSolution(Op, of=triangular_solution, kind=Kind.REDUCTION):
 
 def lu_solution(factors: Tensor, right_sides: Tensor, pivots: Tensor, *, transpose: bool) -> Tensor:
     """X of ``op(A) X = B`` by factors and pivots of `lu`; ``op`` may transpose A. A pivot beyond counts as the last."""
-    swaps = (pivots.squeeze(1).to(torch.int64) + 1).clamp(1, factors.shape[-1]).to(torch.int32)
-    return torch.linalg.lu_solve(factors, swaps, right_sides, adjoint=transpose)
+    swaps = pivots.squeeze(1).to(torch.int64).clamp(0, factors.shape[-1] - 1)
+    if factors.is_cuda:
+        return torch.linalg.lu_solve(factors, (swaps + 1).to(torch.int32), right_sides, adjoint=transpose)
+    # The engine's function wants factors column by column, and takes ten times as long where it has to turn them.
+    order = _order(swaps).unsqueeze(-1).expand(right_sides.shape)
+    solve = torch.linalg.solve_triangular
+    if transpose:
+        found = solve(factors.mT, right_sides, upper=False)
+        found = solve(factors.mT, found, upper=True, unitriangular=True)
+        return torch.empty_like(found).scatter_(-2, order, found)
+    found = solve(factors, right_sides.gather(-2, order), upper=False, unitriangular=True)
+    return solve(factors, found, upper=True)
+
+
+def _order(swaps: Tensor) -> Tensor:
+    """Where each row comes from, if row i is exchanged with row ``swaps[i]``, one after the other: ``[B, rows]``."""
+    orders: list[list[int]] = []
+    for each in swaps.tolist():
+        order = [*range(len(each))]
+        for row, other in enumerate(each):
+            order[row], order[other] = order[other], order[row]
+        orders.append(order)
+    return torch.tensor(orders)
 
 
 class LuSolution(Op, of=lu_solution, kind=Kind.REDUCTION):
@@ -118,7 +141,9 @@ class LuSolution(Op, of=lu_solution, kind=Kind.REDUCTION):
 
 def cholesky_solution(factor: Tensor, right_sides: Tensor, *, upper: bool) -> Tensor:
     """X of ``A X = B`` by the factor of `cholesky`, ``upper`` or lower; the other triangle is not read."""
-    return torch.cholesky_solve(right_sides, factor.triu() if upper else factor.tril(), upper=upper)
+    left, right = (factor.mT, factor) if upper else (factor, factor.mT)
+    solve = torch.linalg.solve_triangular
+    return solve(right, solve(left, right_sides, upper=False), upper=True)
 
 
 class CholeskySolution(Op, of=cholesky_solution, kind=Kind.REDUCTION):
