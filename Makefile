@@ -97,7 +97,7 @@ calls: setup
 
 # The peers of the CPU; what is not installed is skipped, and the results say so.
 bench: setup
-	@set -e; for name in training kernels growth encode_cost; do \
+	@set -e; for name in training kernels growth encode_cost image_filters; do \
 		echo "== $$name"; $(BIN)/python -m "bench.$$name"; \
 	done
 	$(BIN)/python -m bench.page

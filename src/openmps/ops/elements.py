@@ -6,6 +6,7 @@ format (MPSImage.h, ``MPSImageFeatureChannelFormat``, macOS 10.13).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,6 +30,8 @@ DTYPES: dict[Format, torch.dtype] = {
 
 COMPONENTS = 4
 """Channels of a texture at most: red, green, blue, alpha."""
+_SHIFT = 1.5 * 2.0**23
+"""Whose lowest bit as a float32 is 1, and whose lowest 16 bits are 0."""
 _UNORM_MAXIMUM = {Format.UNORM8: 255, Format.UNORM16: 65535}
 
 
@@ -59,12 +62,29 @@ def encode(values: Tensor, channel_format: Format) -> Tensor:
     maximum = _UNORM_MAXIMUM.get(channel_format)
     if maximum is None:
         return values.to(DTYPES[channel_format])
-    scaled = torch.nan_to_num(values.to(torch.float32), nan=0.0).clamp_(0.0, 1.0).mul_(maximum).round_()
+    numbers = values.to(torch.float32)
+    if numbers.device.type == "cpu":
+        return _rounded(numbers, maximum).to(DTYPES[channel_format])
+    scaled = torch.nan_to_num(numbers, nan=0.0).clamp_(0.0, 1.0).mul_(maximum).round_()
     return scaled.to(torch.int32).to(DTYPES[channel_format])
 
 
+def _rounded(numbers: Tensor, maximum: int) -> Tensor:
+    """Whole numbers up to ``maximum``, int32, in few passes: behind a large number float32 has no places for more.
+
+    Only the bits that an unorm format has are of use; those above are the large number's.
+    """
+    shifted = (numbers * maximum).add_(_SHIFT).clamp_(_SHIFT, _SHIFT + maximum)
+    if not math.isfinite(shifted.sum()):  # NaN alone is left
+        shifted = shifted.nan_to_num_(nan=_SHIFT)
+    return shifted.view(torch.int32)
+
+
 def components(x: Tensor, count: int) -> Tensor:
-    """``count`` components of a texture ``[N, C, H, W]``: those that it lacks read 0, the fourth one, alpha, 1."""
+    """``count`` components of a texture ``[N, C, H, W]``: those that it lacks read 0, the fourth one, alpha, 1.
+
+    Of bytes as they are stored that is 255.
+    """
     channels = x.shape[1]
     if count <= channels:
         return x[:, :count]
@@ -72,7 +92,7 @@ def components(x: Tensor, count: int) -> Tensor:
     whole[:, :channels] = x
     whole[:, channels:] = 0.0
     if channels < COMPONENTS <= count:
-        whole[:, COMPONENTS - 1] = 1.0
+        whole[:, COMPONENTS - 1] = _UNORM_MAXIMUM[Format.UNORM8] if x.dtype == torch.uint8 else 1.0
     return whole
 
 
@@ -101,6 +121,14 @@ class Store(_Storage, of=encode):
     """`encode` of numbers: elements of a format, rounded once."""
 
     channel_format: Format
+
+
+class Widen(Op, kind=Kind.STORAGE):
+    """Bytes as numbers of 0 … 255, float32."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See the class."""
+        return operands[0].to(torch.float32)
 
 
 class Channels(_Storage):

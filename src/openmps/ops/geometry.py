@@ -338,8 +338,25 @@ def _read_clamped(x: Tensor, window: Window) -> Tensor:
     """Read the region; outside the source, the nearest pixel of the edge."""
     rows, columns = _nearest(window.y), _nearest(window.x)
     nearest = x[:, :, rows.start : rows.stop, columns.start : columns.stop]
-    padding = [*_repeats(window.x, len(columns)), *_repeats(window.y, len(rows))]
-    return functional.pad(nearest, padding, mode="replicate").contiguous(memory_format=torch.channels_last)
+    down, across = _repeats(window.y, len(rows)), _repeats(window.x, len(columns))
+    if x.device.type != "cpu":  # where each copy is a launch
+        padded = functional.pad(nearest, [*across, *down], mode="replicate")
+        return padded.contiguous(memory_format=torch.channels_last)
+    above, before = down[0], across[0]
+    whole = empty_image(x, x.shape[1], window.region)
+    inner = whole[..., before : before + len(columns)]
+    inner[:, :, above : above + len(rows)] = nearest
+    _repeat(inner, above, len(rows), ROWS)
+    _repeat(whole, before, len(columns), COLUMNS)
+    return whole
+
+
+def _repeat(whole: Tensor, first: int, count: int, dimension: int) -> None:
+    """Put the first and the last of the pixels that are there along a dimension in the place of those beside them."""
+    end, behind = first + count, whole.shape[dimension] - first - count
+    for start, length, nearest in ((0, first, first), (end, behind, end - 1)):
+        if length:
+            whole.narrow(dimension, start, length).copy_(whole.narrow(dimension, nearest, 1))
 
 
 def _nearest(axis: Axis) -> range:

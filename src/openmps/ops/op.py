@@ -289,6 +289,7 @@ class Function:
     __slots__ = (
         "_overwritten",
         "actions",
+        "by_rows",
         "equations",
         "fused",
         "input_values",
@@ -321,6 +322,8 @@ class Function:
         self.may_share = _sharing(self.equations, self.input_values, output_values)
         """Of each output, whether it may share memory with an input or with another output."""
         self._overwritten: list[int] | None = None
+        self.by_rows: Callable[[list[Any]], list[Any]] | None = None
+        """Another way to `run`, on the CPU: the same numbers, some rows at a time. None where there is none."""
         self.fused: tuple[str, ...] = ()
         """What runs as a part of something else, by name; whoever made the equations so says it."""
         self.origin: Callable[[], object] | None = None
@@ -372,6 +375,8 @@ class Function:
 
     def run(self, values: list[Any]) -> list[Any]:
         """Run every equation. ``values`` are those of the inputs, in order; returns the outputs'."""
+        if self.by_rows is not None and values[0].device.type == "cpu":
+            return self.by_rows(values)
         given, values = values, [None] * self.value_count
         for index, value in zip(self.input_values, given, strict=True):
             values[index] = value

@@ -13,20 +13,31 @@ from typing import Any, ClassVar, overload
 from openmps.checks import of_kind
 from openmps.core.image.batch import as_batch
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Target
+from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.arguments import image_edge_mode, image_offset, single
 from openmps.core.kernel.configuration import SourceProperty
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.lowering_context import LoweringContext
+from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.planning import PlannedKernel
+from openmps.core.kernel.row_bands import row_bands
 from openmps.core.kernel.unary import OneSource
 from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.ops.elements import COMPONENTS, Channels, Components
-from openmps.ops.op import Value
-from openmps.types import MPSImageEdgeMode, MPSOffset, MPSOrigin, MPSRegion, MPSSize, MTLSize
+from openmps.ops.elements import COMPONENTS, Channels, Components, Widen
+from openmps.ops.op import Function, Value
+from openmps.types import (
+    MPSImageEdgeMode,
+    MPSImageFeatureChannelFormat,
+    MPSOffset,
+    MPSOrigin,
+    MPSRegion,
+    MPSSize,
+    MTLSize,
+)
 
+_BYTES = MPSImageFeatureChannelFormat.UNORM8
 FallbackAllocator = Callable[[Any, CommandBuffer, MPSImage], MPSImage]
 """Called with the filter, the command buffer and the image that it could not overwrite; makes another one."""
 
@@ -38,6 +49,41 @@ class ImageFilter(ImageKernel):
     """Whether the result may take the place of a source: it is computed aside, and stored afterwards."""
     _most_channels: ClassVar[int | None] = None
     """Feature channels that a source or a destination has at most."""
+
+    _filters_bytes: ClassVar[bool] = False
+    """Whether it makes bytes of bytes as they are stored; else it makes numbers of them first."""
+    _is_by_rows: ClassVar[bool] = False
+    """Whether rows of a result follow from the rows of the sources that their windows read, and from nothing else."""
+
+    def _planned(self, sources: tuple[Shape, ...], destination: Shape | None, given: Any, *, is_batch: bool) -> Plan:
+        plan = super()._planned(sources, destination, given, is_batch=is_batch)
+        if self._is_by_rows:
+
+            def lower(records: tuple[SourceRecord, ...], target: Target, shapes: tuple[Shape, ...]) -> Function:
+                at = self._context(records, target, given, shapes, destination)
+                return at.finish(self._lower(at, *at.images))
+
+            at = self._context(plan.record.sources, plan.record.target, given, sources, destination)
+            bands = row_bands(plan.function, plan.record, sources, lower, 4 if at.as_stored else 1)
+            plan.function.by_rows = None if bands is None else bands.run
+        return plan
+
+    def _context(
+        self,
+        records: tuple[SourceRecord, ...],
+        target: Target,
+        given: Any,
+        shapes: tuple[Shape, ...],
+        destination: Shape | None,
+    ) -> LoweringContext:
+        as_stored = destination is not None and self._takes_stored(records, shapes, destination)
+        return self._context_class(records, target, given, shapes, destination, as_stored=as_stored)
+
+    def _takes_stored(self, records: tuple[SourceRecord, ...], shapes: tuple[Shape, ...], destination: Shape) -> bool:
+        """Whether all images hold bytes, and these are filtered as they are stored."""
+        return self._filters_bytes and {destination.channel_format, *(each.channel_format for each in shapes)} == {
+            _BYTES
+        }
 
     def _target(self, records: tuple[SourceRecord, ...], destination: Extent, width: int, height: int) -> Target:
         """See `PlannedKernel`; by the rule for components, where there are no more than a texture has."""
@@ -67,6 +113,16 @@ class ImageFilter(ImageKernel):
         if wanted < channels:
             image, channels = Channels(0, wanted)(image), wanted
         return self._components(at, at.read(image, index), channels)
+
+    def _measured_pixels(self, at: LoweringContext, images: Sequence[Value], index: int = 0) -> tuple[Value, float]:
+        """As `_pixels`, but bytes as numbers of 0 … 255; and what such a number is worth."""
+        if at.shapes[index].channel_format is not _BYTES:
+            return self._pixels(at, images, index), 1.0
+        return Widen()(self._stored_pixels(at, index)), 1.0 / 255.0
+
+    def _stored_pixels(self, at: LoweringContext, index: int = 0) -> Value:
+        """As `_pixels`, but elements as they are stored."""
+        return self._pixels(at, [at.stored(each) for each in range(len(at.sources))], index)
 
     def _source_region(self, index: int, destination_size: MTLSize) -> MPSRegion:
         """What an encode into a destination of this size reads of a source."""

@@ -56,8 +56,12 @@ class LoweringContext(FunctionContext):
         given: Any,
         shapes: Sequence[Shape],
         destination: Shape | None,
+        *,
+        as_stored: bool = False,
     ) -> None:
         super().__init__()
+        self.as_stored = as_stored
+        """Whether numbers are the elements of sources as they are stored, and of the result: all of one format."""
         self.sources = sources
         """How each source is read."""
         self.given = given
@@ -70,17 +74,21 @@ class LoweringContext(FunctionContext):
         formats = {shape.channel_format for shape in shapes}
         is_half = formats == {Format.FLOAT16} and result_format in (None, Format.FLOAT16)
         self._result_format = result_format
-        self.images = tuple(
-            self._image(index, shape, source, is_half=is_half)
-            for index, (shape, source) in enumerate(zip(shapes, sources, strict=True))
-        )
+        self.images = tuple(self._image(index, is_half=is_half) for index in range(len(self.shapes)))
         """The sources' slots: the channels read of each, numbers as they are stored or float32."""
 
-    def _image(self, index: int, shape: Shape, source: SourceRecord, *, is_half: bool) -> Value:
+    def stored(self, index: int) -> Value:
+        """The elements of a source as they are stored: the channels read."""
+        return self._elements(index, is_half=False)
+
+    def _elements(self, index: int, *, is_half: bool) -> Value:
+        shape, source = self.shapes[index], self.sources[index]
         value = self._builder.input(Role.SOURCE, str(index), is_half=is_half)
-        if source.channels != shape.extent.channels:
-            value = Channels(source.channel, source.channels)(value)
-        plain = shape.channel_format is Format.FLOAT32 or is_half
+        return value if source.channels == shape.extent.channels else Channels(source.channel, source.channels)(value)
+
+    def _image(self, index: int, *, is_half: bool) -> Value:
+        shape, value = self.shapes[index], self._elements(index, is_half=is_half)
+        plain = shape.channel_format is Format.FLOAT32 or is_half or self.as_stored
         return value if plain else Load(shape.channel_format)(value)
 
     @property
@@ -100,6 +108,11 @@ class LoweringContext(FunctionContext):
         """How the destination's numbers are stored."""
         assert self._result_format is not None
         return self._result_format
+
+    @property
+    def stores_unorm(self) -> bool:
+        """Whether the destination's numbers are cut to 0 … 1."""
+        return self._result_format in (Format.UNORM8, Format.UNORM16)
 
     @property
     def window(self) -> Window:
@@ -131,7 +144,7 @@ class LoweringContext(FunctionContext):
     def finish(self, result: Value | None = None) -> Function:
         """The function, with the result stored in the destination's format."""
         if result is not None:
-            stored = self._result_format
+            stored = None if self.as_stored else self._result_format
             self._builder.output(RESULT, result if stored in (None, Format.FLOAT32) else Store(stored)(result))
         return super().finish()
 

@@ -251,7 +251,7 @@ class PlannedKernel(KernelProperties, EncodePath):
             raise MPSArgumentError(self.name, "clip_rect", rule, got)
         records = tuple(self._source_record(index, extent, width, height) for index, extent in enumerate(extents))
         target = self._target(records, writable, width, height)
-        at = self._context_class(records, target, given, sources, destination)
+        at = self._context(records, target, given, sources, destination)
         self._prepare(at)
         function = at.finish(self._lower(at, *at.images))
         self._check_plan(records, target, given, images)
@@ -259,6 +259,17 @@ class PlannedKernel(KernelProperties, EncodePath):
             records, writable, target, self._parameters(), clip.origin.z, images, is_batch, type(self)
         )
         return Plan(record, function, at.constants, self._results_per_image)
+
+    def _context(
+        self,
+        records: tuple[SourceRecord, ...],
+        target: Target,
+        given: Any,
+        shapes: tuple[Shape, ...],
+        destination: Shape | None,
+    ) -> LoweringContext:
+        """What `_lower` is told of the placement of an encode."""
+        return self._context_class(records, target, given, shapes, destination)
 
     def _prepare(self, at: LoweringContext) -> None:
         """Tell `_lower` more than every kernel's is told, or raise."""

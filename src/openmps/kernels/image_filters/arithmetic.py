@@ -51,6 +51,7 @@ class MPSImageArithmetic(MPSBinaryImageKernel):
     """
 
     _is_abstract = True
+    _is_by_rows = True
     _arithmetic: ClassVar[Arithmetic | None] = None
 
     primary_scale = KernelProperty(1.0, number, "Factor of the primary numbers. Default 1.")
@@ -67,9 +68,11 @@ class MPSImageArithmetic(MPSBinaryImageKernel):
         if self.minimum_value > self.maximum_value:
             rule = f"must not be above maximum_value, {self.maximum_value}"
             raise MPSArgumentError(self.name, "minimum_value", rule, self.minimum_value, "Set both limits")
-        x, y = (self._pixels(at, images, index) for index in range(2))
-        value = Combination(self._arithmetic, self.primary_scale, self.secondary_scale, self.bias)(x, y)[0]
-        value = Limited(self.minimum_value, self.maximum_value)(value)
+        (x, unit_of_x), (y, unit_of_y) = (self._measured_pixels(at, images, index) for index in range(2))
+        scales = self.primary_scale * unit_of_x, self.secondary_scale * unit_of_y
+        value = Combination(self._arithmetic, *scales, self.bias)(x, y)[0]
+        if not (at.stores_unorm and self.minimum_value <= 0.0 and self.maximum_value >= 1.0):
+            value = Limited(self.minimum_value, self.maximum_value)(value)
         sizes = [source.window.region for source in at.sources]
         made = tuple(max(lengths) for lengths in zip(*sizes, strict=True))
         whole = (at.target.height, at.target.width)

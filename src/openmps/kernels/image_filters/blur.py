@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from openmps.core.image.storage import Shape as ImageShape
 from openmps.core.kernel.configuration import Fixed
 from openmps.core.kernel.image_filter import MPSUnaryImageKernel, WindowedFilter
 from openmps.core.kernel.lowering_context import LoweringContext
+from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError
 from openmps.kernels.image_filters.reach import LARGEST_WINDOW, gaussian_size
 from openmps.metal.device import MTLDevice
-from openmps.ops.image.separable import Profile, Separable, Shape
+from openmps.ops.image.separable import MeanBytes, Profile, Separable, SeparableBytes, Shape, sums_bytes
 from openmps.ops.op import Value
+from openmps.types import MPSImageFeatureChannelFormat as Format
 
 
 class _Blur(MPSUnaryImageKernel):
     """What the blurs share: weights that are products of those along each axis, of sum 1."""
 
+    _is_by_rows = True
+
     def _profile(self) -> Profile:
         raise NotImplementedError
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        blurred = Separable(at.window, at.edge_mode, self._profile())(images[0])
+        profile = self._profile()
+        if at.as_stored:
+            return MeanBytes(at.window.size, profile)(self._stored_pixels(at))
+        if at.shapes[0].channel_format is Format.UNORM8 and sums_bytes(at.window, profile):
+            return SeparableBytes(at.window.size, profile)(self._stored_pixels(at))
+        blurred = Separable(at.window, at.edge_mode, profile)(images[0])
         return self._components(at, blurred, at.sources[0].channels)
 
 
@@ -36,6 +46,12 @@ class MPSImageBox(_Blur, WindowedFilter):
     """
 
     _shape: ClassVar[Shape] = Shape.FLAT
+
+    def _takes_stored(
+        self, records: tuple[SourceRecord, ...], shapes: tuple[ImageShape, ...], destination: ImageShape
+    ) -> bool:
+        is_near = sums_bytes(records[0].window, self._profile())
+        return is_near and {shapes[0].channel_format, destination.channel_format} == {Format.UNORM8}
 
     def __init__(self, device: MTLDevice, kernel_width: int, kernel_height: int) -> None:
         super().__init__(device)

@@ -38,6 +38,7 @@ class MPSImageConversion(MPSUnaryImageKernel):
         MPSTypeError: A conversion of colours is asked for, which there is not.
     """
 
+    _is_by_rows = True
     _most_channels = COMPONENTS
 
     source_alpha = Fixed[MPSAlphaType]("What alpha is in the source. ALPHA_IS_ONE unless given.")

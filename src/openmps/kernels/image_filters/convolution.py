@@ -33,6 +33,8 @@ class MPSImageConvolution(WindowedFilter):
         MPSArgumentError: A size is even or not positive, or there are not as many finite weights as the window has.
     """
 
+    _is_by_rows = True
+
     bias = KernelProperty(0.0, number, _BIAS)
     weights = Fixed[tuple[float, ...]]("The weights of the window, row by row. Our addition.")
 
@@ -44,8 +46,9 @@ class MPSImageConvolution(WindowedFilter):
         self._change(weights=window_values(self.name, "weights", weights, kernel_width, kernel_height))
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        weights = at.constant(as_window(self.weights, self.kernel_width, self.kernel_height))
-        return Correlate(self.bias)(self._pixels(at, images), weights)
+        pixels, unit = self._measured_pixels(at, images)
+        weights = at.constant(as_window(self.weights, self.kernel_width, self.kernel_height) * np.float32(unit))
+        return Correlate(self.bias)(pixels, weights)
 
 
 class MPSImageLaplacian(MPSUnaryImageKernel):
@@ -54,6 +57,8 @@ class MPSImageLaplacian(MPSUnaryImageKernel):
     Numbers below 0 are stored as 0 in unorm formats: use `bias`, or a destination of floats.
     """
 
+    _is_by_rows = True
+
     bias = KernelProperty(0.0, number, _BIAS)
 
     def __init__(self, device: MTLDevice) -> None:
@@ -61,7 +66,8 @@ class MPSImageLaplacian(MPSUnaryImageKernel):
         self._set_window(3, 3, 1, 1)
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        return Correlate(self.bias)(self._pixels(at, images), at.constant(_LAPLACIAN))
+        pixels, unit = self._measured_pixels(at, images)
+        return Correlate(self.bias)(pixels, at.constant(_LAPLACIAN * np.float32(unit)))
 
 
 class MPSImageSobel(MPSUnaryImageKernel):
@@ -74,6 +80,8 @@ class MPSImageSobel(MPSUnaryImageKernel):
     Raises:
         MPSArgumentError: In an encode, the source has more than 4 channels, and the destination one.
     """
+
+    _is_by_rows = True
 
     color_transform = Fixed[tuple[float, float, float]](
         "Weights of red, green and blue in the gray value; 0.299, 0.587, 0.114 unless given.", GRAY_WEIGHTS

@@ -65,6 +65,8 @@ class _Table(OperandKernel):
 class _Transforming(MPSUnaryImageKernel):
     """What both filters share: a table for each channel that has a histogram; alpha without one stays."""
 
+    _filters_bytes = True
+    _is_by_rows = True
     _works_in_place = False
     _most_channels = COMPONENTS
     _table: ClassVar[MPSVector | None] = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from openmps.checks import flag, listed, number
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Shape
@@ -21,7 +23,7 @@ from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.elements import COMPONENTS, Crop
 from openmps.ops.image.histogram import Histogram, NormalizedHistogram
 from openmps.ops.op import Value
-from openmps.types import MPSImageHistogramInfo, MPSRectNoClip, MTLPixelFormat
+from openmps.types import MPSImageFeatureChannelFormat, MPSImageHistogramInfo, MPSRectNoClip, MTLPixelFormat
 
 _SOURCE = Argument("source_texture", MPSImage)
 _COUNTS = Argument("histogram", MPSVector, (COUNT,), is_result=True)
@@ -46,6 +48,9 @@ def channels_of(who: str, source_format: MTLPixelFormat) -> int:
 
 class _Counting(OperandKernel):
     """What both histograms share."""
+
+    _counts_bytes: ClassVar[bool] = False
+    """Whether bytes are counted as they are stored."""
 
     histogram_info = Fixed[MPSImageHistogramInfo]("The bins, and what they span.")
     clip_rect_source = KernelProperty(
@@ -88,7 +93,8 @@ class _Counting(OperandKernel):
         if width < 1 or height < 1 or clip.origin.z:
             rule = f"must overlap the source of {extent.width}x{extent.height} pixels, its z must be 0"
             raise MPSArgumentError(self.name, "clip_rect_source", rule, clip)
-        numbers = at.numbers("source_texture")
+        is_bytes = self._counts_bytes and shape.number_format is MPSImageFeatureChannelFormat.UNORM8
+        numbers = (at.elements if is_bytes else at.numbers)("source_texture")
         is_whole = (width, height) == (extent.width, extent.height)
         return numbers if is_whole else Crop(clip.origin.y, clip.origin.x, height, width)(numbers)
 
@@ -116,6 +122,7 @@ class MPSImageHistogram(_Counting):
     """
 
     _arguments = (_SOURCE, _COUNTS)
+    _counts_bytes = True
 
     min_pixel_threshold_value = KernelProperty[tuple[float, ...]](
         (0.0, 0.0, 0.0, 0.0), _four, "The least number of each channel that is counted. Default 0."

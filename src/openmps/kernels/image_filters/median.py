@@ -8,7 +8,7 @@ from openmps.core.kernel.image_filter import MPSUnaryImageKernel
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
-from openmps.ops.image.order import Median
+from openmps.ops.image.median import Median
 from openmps.ops.op import Value
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -24,6 +24,9 @@ class MPSImageMedian(MPSUnaryImageKernel):
         MPSArgumentError: The diameter is even, or below `min_kernel_diameter`; in an encode, an image holds other
             numbers than bytes.
     """
+
+    _filters_bytes = True
+    _is_by_rows = True
 
     kernel_diameter = Fixed[int]("Rows and columns of the window.")
 

@@ -28,6 +28,8 @@ class MPSImageAreaMax(WindowedFilter):
         MPSArgumentError: A size is even or not positive.
     """
 
+    _filters_bytes = True
+    _is_by_rows = True
     _is_largest: ClassVar[bool] = True
 
     def __init__(self, device: MTLDevice, kernel_width: int, kernel_height: int) -> None:
@@ -62,6 +64,7 @@ class MPSImageDilate(WindowedFilter):
         MPSArgumentError: A size is even or not positive, there are not as many values as the window has, or one is NaN.
     """
 
+    _is_by_rows = True
     _is_largest: ClassVar[bool] = True
 
     values = Fixed[tuple[float, ...]]("The values of the window, row by row. Our addition.")

@@ -28,6 +28,7 @@ class MPSImageReduceUnary(MeasuringFilter):
     def __init_subclass__(cls, reduction: Reduction | None = None, axis: int | None = None) -> None:
         super().__init_subclass__()
         cls._reduction, cls._axis = reduction or cls._reduction, axis or cls._axis
+        cls._filters_bytes = cls._reduction in (Reduction.MIN, Reduction.MAX)
 
     def _measured(self, columns: int, rows: int) -> tuple[int, int]:
         return (1, rows) if self._axis == COLUMNS else (columns, 1)

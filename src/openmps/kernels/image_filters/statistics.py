@@ -8,6 +8,7 @@ from openmps.metal.device import MTLDevice
 from openmps.ops.image.statistics import MeanAndVariance, MinAndMax
 from openmps.ops.op import Value
 from openmps.ops.reduce.reduce import PIXELS, Reduce, Reduction
+from openmps.types import MPSImageFeatureChannelFormat
 
 
 class MPSImageStatisticsMinAndMax(MeasuringFilter):
@@ -18,6 +19,8 @@ class MPSImageStatisticsMinAndMax(MeasuringFilter):
     Raises:
         MPSArgumentError: In an encode, the clip rectangle has not two pixels of a row of the destination.
     """
+
+    _filters_bytes = True
 
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device)
@@ -46,7 +49,8 @@ class MPSImageStatisticsMeanAndVariance(MeasuringFilter):
         return 2, 1
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        return MeanAndVariance()(self._pixels(at, images))
+        is_bytes = at.shapes[0].channel_format is MPSImageFeatureChannelFormat.UNORM8
+        return MeanAndVariance()(self._stored_pixels(at) if is_bytes else self._pixels(at, images))
 
 
 class MPSImageStatisticsMean(MeasuringFilter):

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from openmps.checks import number
+from openmps.core.image.storage import Shape
 from openmps.core.kernel.configuration import Fixed
 from openmps.core.kernel.image_filter import MPSUnaryImageKernel
 from openmps.core.kernel.lowering_context import LoweringContext
+from openmps.core.state.gradient import SourceRecord
 from openmps.kernels.image_filters.gray import GRAY_WEIGHTS, gray_weights
 from openmps.metal.device import MTLDevice
 from openmps.ops.elements import COMPONENTS
 from openmps.ops.image.colour import Gray, Spread
-from openmps.ops.image.threshold import Threshold, Thresholding
+from openmps.ops.image.threshold import Threshold, ThresholdBytes, Thresholding, bytes_of_threshold
 from openmps.ops.op import Value
 
 
@@ -24,8 +26,14 @@ class _Threshold(MPSUnaryImageKernel):
     gets the result in red, green and blue, and 1 in alpha.
     """
 
+    _filters_bytes = True
+    _is_by_rows = True
     _most_channels = COMPONENTS
     _thresholding: ClassVar[Thresholding]
+
+    def _takes_stored(self, records: tuple[SourceRecord, ...], shapes: tuple[Shape, ...], destination: Shape) -> bool:
+        is_gray = records[0].channels == 1 == destination.extent.channels
+        return is_gray and super()._takes_stored(records, shapes, destination)
 
     threshold_value = Fixed[float]("What v is compared with: equal is not above it.")
     transform = Fixed[tuple[float, float, float]](
@@ -42,6 +50,9 @@ class _Threshold(MPSUnaryImageKernel):
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         largest: float = getattr(self, "maximum_value", 0.0)
+        if at.as_stored:
+            bounds = bytes_of_threshold(self.threshold_value, largest)
+            return ThresholdBytes(self._thresholding, *bounds)(at.read(images[0]))
         value = Gray(self.transform)(at.read(images[0]))
         return Spread(at.target.channels)(Threshold(self._thresholding, self.threshold_value, largest)(value))
 

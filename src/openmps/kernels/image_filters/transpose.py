@@ -18,6 +18,7 @@ class MPSImageTranspose(MPSUnaryImageKernel):
     put in the place of the source: an encode in place asks the allocator for an image.
     """
 
+    _filters_bytes = True
     _works_in_place = False
 
     def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:

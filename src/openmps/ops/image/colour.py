@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,9 @@ def gray(x: Tensor, weights: tuple[float, float, float]) -> Tensor:
     channels = min(x.shape[1], _ALPHA)
     if channels == 1:
         return x[:, :1]
+    if x.device.type == "cpu":  # as products of a matrix: of three numbers of four PyTorch adds one by one
+        pixels = x.permute(0, 2, 3, 1).numpy()
+        return torch.from_numpy(pixels[..., :channels] @ np.array(weights[:channels], pixels.dtype))[:, None]
     total = x[:, :1] * weights[0]
     for channel in range(1, channels):
         total.add_(x[:, channel : channel + 1], alpha=weights[channel])
@@ -48,8 +52,12 @@ def convert_alpha(
 
     Alpha is 1 in the first row and in the first column.
     """
-    whole = x.clone(memory_format=torch.channels_last)
-    colour, alpha = whole[:, :_ALPHA], x[:, _ALPHA:]
+    alpha = x[:, _ALPHA:]
+    is_multiplied = source is MPSAlphaType.NON_PREMULTIPLIED and result is not source
+    whole = x * alpha if is_multiplied else x.clone(memory_format=torch.channels_last)
+    colour = whole[:, :_ALPHA]
+    if is_multiplied:
+        whole[:, _ALPHA:] = alpha
     if MPSAlphaType.ALPHA_IS_ONE in (source, result):
         whole[:, _ALPHA:] = 1.0
     if source is result or source is MPSAlphaType.ALPHA_IS_ONE:
@@ -57,8 +65,6 @@ def convert_alpha(
     if result is MPSAlphaType.NON_PREMULTIPLIED:
         colour.copy_(torch.where(alpha == 0.0, 0.0, colour / alpha))
         return whole
-    if source is MPSAlphaType.NON_PREMULTIPLIED:
-        colour.mul_(alpha)
     if result is MPSAlphaType.ALPHA_IS_ONE and any(background):
         rest = 1.0 - alpha
         for channel, value in enumerate(background):

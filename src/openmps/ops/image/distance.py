@@ -5,13 +5,15 @@ Exact, in two passes: d(y, x), the distance to the nearest such pixel of the sam
     D(y, x)² = min over x' of (x - x')² + d(y, x')²
 
 The second is a chain of minima over neighbours, step i of which adds ``2 i - 1`` to both, as ``i² = 1 + 3 + 5 + …``:
-squares are int32, and the steps end where one changes nothing, after as many as the largest distance along a row. Where
-that is large, and on a GPU, which would have to be waited for, the minima are taken as they stand, block by block.
+squares are int32, and the steps end where one changes nothing, after as many as the largest distance along a row. On a
+GPU, which would have to be waited for, the minima are taken as they stand, block by block.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.ops.geometry import ROWS, Axis, Window, read
@@ -22,8 +24,8 @@ _FAR = 1 << 15
 """A row beyond every picture, with what a result may show beside it: textures have 16,384."""
 _NOTHING = (1 << 31) - 4 * _FAR
 """The square of a distance to nothing; a step adds less than what int32 has above it."""
-_STEPS = 48
-"""That take less time than all minima of a row of a few hundred pixels."""
+_BAND = 1 << 15
+"""Squares that are in a cache at a time, on the CPU."""
 _BLOCK = 1 << 22
 """Sums of two squares that are in memory at a time."""
 
@@ -53,16 +55,27 @@ def _squares(is_seed: Tensor) -> Tensor:
     before = torch.where(is_seed, row, -_FAR).cummax(ROWS).values
     behind = torch.where(is_seed, row, 2 * _FAR).flip(ROWS).cummin(ROWS).values.flip(ROWS)
     down = torch.minimum(row - before, behind - row)
+    if is_seed.device.type != "cpu":
+        return _along_rows(down)
     found = torch.where(down >= _FAR, _NOTHING, down * down).contiguous()
-    for step in range(1, min(width, _STEPS) if found.device.type == "cpu" else 1):
-        nearer = found.clone()
-        cost = 2 * step - 1
-        torch.minimum(nearer[..., 1:], found[..., :-1] + cost, out=nearer[..., 1:])
-        torch.minimum(nearer[..., :-1], found[..., 1:] + cost, out=nearer[..., :-1])
-        if torch.equal(nearer, found):
-            return found
-        found = nearer
-    return found if width <= _STEPS and found.device.type == "cpu" else _along_rows(down)
+    rows = found.view(-1, width)
+    for part in rows.split(max(1, _BAND // width)):
+        _by_steps(part.numpy())
+    return found
+
+
+def _by_steps(squares: NDArray[np.int32]) -> None:
+    """The second pass in place, of squared distances along columns ``[rows, W]``."""
+    width = squares.shape[1]
+    before, moved = squares.copy(), np.empty_like(squares)
+    for step in range(1, width):
+        # In place of one buffer behind the other: what a step reads is what the one before it left.
+        np.add(before, 2 * step - 1, out=moved)
+        np.minimum(before[:, 1:], moved[:, :-1], out=squares[:, 1:])
+        np.minimum(squares[:, :-1], moved[:, 1:], out=squares[:, :-1])
+        if np.array_equal(squares, before):
+            return
+        before[...] = squares
 
 
 def _along_rows(down: Tensor) -> Tensor:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from openmps.ops.image.statistics import min_and_max
+from openmps.ops.elements import decode, encode
+from openmps.ops.image.statistics import BYTES, byte_counts, min_and_max
 from openmps.ops.op import Kind, Op
+from openmps.types import MPSImageFeatureChannelFormat as Format
 
 Numbers = tuple[float, ...]
 """One for each channel."""
@@ -40,6 +42,19 @@ def counts(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int) ->
     return found[:-1].view(channels, entries)
 
 
+def counts_of_bytes(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int) -> Tensor:
+    """As `counts`, of bytes: each of the 256 numbers has its bin."""
+    numbers = every_byte(x)
+    index = bins(numbers, low, high, entries).expand(x.shape[1], 1, -1)[:, 0]
+    taken = byte_counts(x) * (numbers >= least)[:, 0]
+    return taken.new_zeros(x.shape[1], entries).scatter_add_(1, index, taken)
+
+
+def every_byte(like: Tensor) -> Tensor:
+    """The numbers that bytes stand for, ``[1, 1, 256]``."""
+    return decode(torch.arange(BYTES, dtype=torch.uint8, device=like.device), Format.UNORM8).view(1, 1, BYTES)
+
+
 def bounds(values: Sequence[float], like: Tensor) -> Tensor:
     """Numbers for each channel, float64 ``[C, 1, 1]``."""
     return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None, None]
@@ -48,10 +63,11 @@ def bounds(values: Sequence[float], like: Tensor) -> Tensor:
 def histogram(x: Tensor, before: Tensor | None, entries: int, low: Numbers, high: Numbers, least: Numbers) -> Tensor:
     """Bins of all channels that have bounds, one channel behind the other, uint32 ``[1, C entries]``.
 
-    ``before`` is added, if it is given.
+    Of numbers, or of bytes as they are stored. ``before`` is added, if it is given.
     """
     part = x[:, : len(low)]
-    found = counts(part, bounds(low, x), bounds(high, x), bounds(least, x), entries).view(1, -1)
+    count = counts_of_bytes if x.dtype == torch.uint8 else counts
+    found = count(part, bounds(low, x), bounds(high, x), bounds(least, x), entries).view(1, -1)
     return (found if before is None else found + before.to(torch.int64)).to(torch.uint32)
 
 
@@ -111,12 +127,24 @@ def _spanned(share: Tensor, low: Numbers, high: Numbers) -> Tensor:
 
 
 def lookup(x: Tensor, table: Tensor, entries: int, low: Numbers, high: Numbers) -> Tensor:
-    """Numbers by their bins, ``table[c n + b(x)]``; channels without bounds stay."""
+    """Numbers by their bins, ``table[c n + b(x)]``; channels without bounds stay. Bytes become bytes."""
     channels = len(low)
-    first = torch.arange(channels, device=x.device)[:, None, None] * entries
-    index = bins(x[:, :channels], bounds(low, x), bounds(high, x), entries) + first
-    found = table.flatten()[index].to(x.dtype)
-    return torch.cat([found, x[:, channels:]], 1)
+    if x.dtype == torch.uint8:
+        every = every_byte(x).expand(channels, 1, -1)[None]
+        found = _byte_lookup(x[:, :channels], encode(lookup(every, table, entries, low, high), Format.UNORM8))
+    else:
+        first = torch.arange(channels, device=x.device)[:, None, None] * entries
+        index = bins(x[:, :channels], bounds(low, x), bounds(high, x), entries) + first
+        found = table.flatten()[index].to(x.dtype)
+    return found if channels == x.shape[1] else torch.cat([found, x[:, channels:]], 1)
+
+
+def _byte_lookup(x: Tensor, table: Tensor) -> Tensor:
+    """Bytes by a table of 256 for each channel."""
+    index = x.permute(0, 2, 3, 1).to(torch.int32)  # as pixels lie: to put them into another order would take longer
+    if x.shape[1] > 1:
+        index += torch.arange(x.shape[1], dtype=torch.int32, device=x.device) * BYTES
+    return table.flatten().index_select(0, index.flatten()).view(index.shape).permute(0, 3, 1, 2)
 
 
 class _Bins(Op, kind=Kind.REDUCTION):

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.ops.geometry import COLUMNS, ROWS
+from openmps.ops.geometry import COLUMNS, ROWS, empty_image
 from openmps.ops.op import Kind, Op
 
 
 def integral(region: Tensor, is_squared: bool) -> Tensor:
     """``Y[y, x] = sum of region[j, i]``, or of its squares, over ``j <= y`` and ``i <= x``; sums are float64."""
+    if region.device.type == "cpu":
+        return _row_by_row(region, is_squared)
     numbers = region.to(torch.float64)
     return (numbers.square() if is_squared else numbers).cumsum(COLUMNS).cumsum(ROWS).to(region.dtype)
+
+
+def _row_by_row(region: Tensor, is_squared: bool) -> Tensor:
+    """Each row added to the sums of those above, while both are in a cache."""
+    _, channels, height, width = region.shape
+    result = empty_image(region, channels, (height, width))
+    for image, into in zip(region.permute(0, 2, 3, 1).numpy(), result.permute(0, 2, 3, 1).numpy(), strict=True):
+        above = np.zeros((width, channels))
+        for row, made in zip(image, into, strict=True):
+            numbers = row.astype(np.float64)
+            above += (np.square(numbers, out=numbers) if is_squared else numbers).cumsum(0, out=numbers)
+            made[...] = above
+    return result
 
 
 class Integral(Op, of=integral, kind=Kind.REDUCTION):

@@ -13,6 +13,7 @@ Along an axis whose window is larger than twice the source, the source pixels of
 
 from __future__ import annotations
 
+import math
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -20,9 +21,15 @@ import torch
 from torch import Tensor
 
 from openmps.ops.convolution.convolution import convolution
-from openmps.ops.geometry import COLUMNS, ROWS, Axis, Window, read
+from openmps.ops.elements import encode
+from openmps.ops.geometry import COLUMNS, ROWS, Axis, Window, empty_image, read
+from openmps.ops.image.flat import rounded_means
+from openmps.ops.image.taps import sums_along
 from openmps.ops.op import Kind, Op
-from openmps.types import MPSImageEdgeMode
+from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat
+
+_LARGEST = 255
+"""Byte."""
 
 
 class Shape(Enum):
@@ -39,6 +46,13 @@ class Profile(NamedTuple):
     shape: Shape
     sigma: float = 0.0
     """Of a bell, in pixels."""
+
+    def spans(self, size: tuple[int, int]) -> tuple[list[int], list[int]]:
+        """Flat windows that follow one another, down and across, in the place of a flat or a triangular one."""
+        rows, columns = size
+        if self.shape is Shape.FLAT:
+            return [rows], [columns]
+        return [(rows + 1) // 2] * 2, [(columns + 1) // 2] * 2
 
     def weights(self, size: int, like: Tensor) -> Tensor:
         """The weights of a triangle or a bell of ``size`` taps, float64, on the device of ``like``."""
@@ -57,6 +71,46 @@ def separable(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, profile: P
     for axis, dimension in sorted(axes, key=lambda each: each[0].result / each[0].source):
         x = _along(x, axis, dimension, edge_mode, profile)
     return x
+
+
+def separable_bytes(region: Tensor, size: tuple[int, int], profile: Profile) -> Tensor:
+    """As `separable`, of a region of bytes ``[N, C, H + kh - 1, W + kw - 1]`` and windows of kh x kw pixels.
+
+    The result is of numbers of 0 … 1, each byte 1/255 of them. Flat and triangular windows are summed as whole numbers.
+    """
+    if profile.shape is Shape.BELL:
+        numbers = region.to(torch.float32)
+        for length, dimension in zip(size, (ROWS, COLUMNS), strict=True):
+            weights = profile.weights(length, region) / (_LARGEST if dimension == ROWS else 1.0)
+            whole = Axis(numbers.shape[dimension], numbers.shape[dimension] - length + 1, length, offset=length // 2)
+            numbers = _correlated(numbers, weights, whole, dimension)
+        return numbers
+    total = math.prod(math.prod(each) for each in profile.spans(size))
+    x = region.to(torch.int16 if total * _LARGEST < 1 << 15 else torch.int32)
+    for lengths, dimension in zip(profile.spans(size), (ROWS, COLUMNS), strict=True):
+        for length in lengths:
+            x = window_sums(x, length, dimension)
+    return x.to(torch.float32).mul_(1.0 / (total * _LARGEST))
+
+
+def mean_bytes(region: Tensor, size: tuple[int, int], profile: Profile) -> Tensor:
+    """The same of flat and triangular windows, as bytes: rounded once."""
+    if region.device.type != "cpu":
+        return encode(separable_bytes(region, size, profile), MPSImageFeatureChannelFormat.UNORM8)
+    height, width = (length - each + 1 for length, each in zip(region.shape[2:], size, strict=True))
+    result = empty_image(region, region.shape[1], (height, width))
+    for image, made in zip(region, result, strict=True):
+        rounded_means(image, profile.spans(size), made)
+    return result
+
+
+def sums_bytes(window: Window, profile: Profile) -> bool:
+    """Whether `separable_bytes` takes such windows: sums fit 31 bits, and no window reaches far beyond the source."""
+    axes = window.y, window.x
+    is_near = all(axis.size <= 2 * axis.source for axis in axes)
+    return is_near and (
+        profile.shape is Shape.BELL or math.prod(map(math.prod, profile.spans(window.size))) * (_LARGEST + 1) < 1 << 31
+    )
 
 
 def _along(x: Tensor, axis: Axis, dimension: int, edge_mode: MPSImageEdgeMode, profile: Profile) -> Tensor:
@@ -99,6 +153,8 @@ def window_sums(x: Tensor, size: int, dimension: int) -> Tensor:
 
 def _correlated(region: Tensor, weights: Tensor, axis: Axis, dimension: int) -> Tensor:
     """The region with weights along one axis, channel by channel."""
+    if region.device.type == "cpu":
+        return sums_along(region, weights, dimension)
     channels, size = region.shape[1], len(weights)
     shape = (channels, size, 1, 1) if dimension == ROWS else (channels, 1, size, 1)
     kernel = weights.to(region.dtype).view(1, *shape[1:]).expand(shape).contiguous()
@@ -133,4 +189,18 @@ class Separable(Op, of=separable, kind=Kind.WINDOW):
 
     window: Window
     edge_mode: MPSImageEdgeMode
+    profile: Profile
+
+
+class MeanBytes(Op, of=mean_bytes, kind=Kind.WINDOW):
+    """`mean_bytes` of a region."""
+
+    size: tuple[int, int]
+    profile: Profile
+
+
+class SeparableBytes(Op, of=separable_bytes, kind=Kind.WINDOW):
+    """`separable_bytes` of a region."""
+
+    size: tuple[int, int]
     profile: Profile

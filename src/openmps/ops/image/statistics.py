@@ -9,16 +9,40 @@ from openmps.ops.geometry import COLUMNS
 from openmps.ops.op import Kind, Op
 from openmps.ops.reduce.reduce import PIXELS, Reduction, reduce
 
+BYTES = 256
+"""Numbers that a byte may be."""
+
 
 def min_and_max(x: Tensor) -> Tensor:
     """The smallest and the largest number of each channel, ``[N, C, 1, 2]``; NaN anywhere gives NaN."""
     return torch.cat([reduce(x, each, PIXELS) for each in (Reduction.MIN, Reduction.MAX)], COLUMNS)
 
 
+def byte_counts(x: Tensor) -> Tensor:
+    """How often each byte is in each channel of all images ``[N, C, H, W]``, int64 ``[C, 256]``."""
+    channels = [x[:, channel].reshape(-1) for channel in range(x.shape[1])]
+    if x.device.type == "cpu":
+        return torch.stack([torch.bincount(each, minlength=BYTES) for each in channels])
+    indices = torch.stack(channels).to(torch.int64)  # `bincount` would ask the device for the largest
+    return indices.new_zeros(len(channels), BYTES).scatter_add_(1, indices, torch.ones_like(indices))
+
+
 def mean_and_variance(x: Tensor) -> Tensor:
-    """The mean of each channel and the mean of the squared distances from it, ``[N, C, 1, 2]``."""
+    """The mean of each channel and the mean of the squared distances from it, ``[N, C, 1, 2]``, of numbers or bytes."""
+    if x.dtype == torch.uint8:
+        return torch.stack([_moments_of_bytes(image) for image in x.split(1)])
     mean = reduce(x, Reduction.MEAN, PIXELS)
     return torch.cat([mean, reduce((x - mean).square_(), Reduction.MEAN, PIXELS)], COLUMNS)
+
+
+def _moments_of_bytes(image: Tensor) -> Tensor:
+    """Of numbers of 0 … 1 ``[C, 1, 2]``: sums of whole numbers, so that they are rounded once."""
+    counts, byte = byte_counts(image).double(), torch.arange(BYTES, dtype=torch.float64, device=image.device)
+    total = counts.sum(1)
+    mean = (counts * byte).sum(1) / total
+    variance = (counts * (byte - mean[:, None]).square_()).sum(1) / total
+    scaled = torch.stack([mean / (BYTES - 1), variance / (BYTES - 1) ** 2], 1)
+    return scaled.to(torch.float32)[:, None]
 
 
 class MinAndMax(Op, of=min_and_max, kind=Kind.REDUCTION):

@@ -7,7 +7,9 @@ from enum import Enum, auto
 import torch
 from torch import Tensor
 
+from openmps.ops.elements import decode, encode
 from openmps.ops.op import Op
+from openmps.types import MPSImageFeatureChannelFormat as Format
 
 
 class Thresholding(Enum):
@@ -39,6 +41,26 @@ def threshold(x: Tensor, how: Thresholding, limit: float, largest: float) -> Ten
     return torch.where(is_above, above, other)
 
 
+def bytes_of_threshold(limit: float, largest: float) -> tuple[int, int, int]:
+    """The first byte above a limit, 256 where there is none; and the bytes of the limit and of ``largest``."""
+    numbers = decode(torch.arange(256, dtype=torch.uint8), Format.UNORM8)
+    rounded = encode(torch.tensor([limit, largest]), Format.UNORM8).tolist()
+    return int((numbers <= limit).sum()), rounded[0], rounded[1]
+
+
+def threshold_bytes(x: Tensor, how: Thresholding, least: int, limit: int, largest: int) -> Tensor:
+    """`threshold` of bytes as they are stored, rounded once to bytes; of the numbers of `bytes_of_threshold`."""
+    if how is Thresholding.TRUNCATE:
+        return x.clamp(0 if least else limit, limit)
+    # Bytes are compared by bounds: the engine has no fast comparison of theirs.
+    is_above = x.clamp(least - 1, least).sub_(least - 1) if 0 < least < 256 else torch.full_like(x, int(least == 0))
+    if how in (Thresholding.BINARY, Thresholding.BINARY_INVERSE):
+        found = is_above.mul_(largest)
+        return found if how is Thresholding.BINARY else found.neg_().add_(largest)
+    found = is_above.mul_(x)
+    return found if how is Thresholding.TO_ZERO else x - found
+
+
 def limited(x: Tensor, minimum: float, maximum: float) -> Tensor:
     """``min(max(x, minimum), maximum)``, infinities too; NaN stays."""
     return x.clamp(minimum, maximum)
@@ -50,6 +72,15 @@ class Threshold(Op, of=threshold):
     how: Thresholding
     limit: float
     largest: float
+
+
+class ThresholdBytes(Op, of=threshold_bytes):
+    """`threshold_bytes` of one channel."""
+
+    how: Thresholding
+    least: int
+    limit: int
+    largest: int
 
 
 class Limited(Op, of=limited):

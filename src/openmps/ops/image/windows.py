@@ -7,6 +7,7 @@ from torch import Tensor
 
 from openmps.ops.convolution.convolution import convolution
 from openmps.ops.geometry import Axis, Window
+from openmps.ops.image.taps import sum_of_taps
 from openmps.ops.op import Kind, Op
 
 
@@ -15,6 +16,9 @@ def correlate(region: Tensor, weights: Tensor, bias: float) -> Tensor:
 
     ``Y[n, c, y, x] = bias + sum over j, i of weights[j, i] region[n, c, y + j, x + i]``; not flipped.
     """
+    if region.device.type == "cpu":
+        result = sum_of_taps(region, weights.tolist())
+        return result.add_(bias) if bias else result
     channels = region.shape[1]
     kernel = weights.to(region.dtype)[None, :, :, None].expand(channels, -1, -1, 1).contiguous()
     (height, width), (rows, columns) = weights.shape, region.shape[2:]
