@@ -47,7 +47,7 @@ OPTIONS: Mapping[type, Mapping[str, int]] = {
     mps.MPSNNConvolutionAccumulatorPrecisionOption: {"float": 1},
     mps.MPSCNNBatchNormalizationFlags: {"calculateStatisticsAlways": 1, "calculateStatisticsNever": 2},
 }  # fmt: skip
-DATA_TYPES = {"float32": 0x10000000 | 32, "float16": 0x10000000 | 16, "uInt32": 32}
+DATA_TYPES = {"float32": 0x10000000 | 32, "float16": 0x10000000 | 16, "uInt32": 32, "uInt8": 8}
 TYPES: Mapping[tuple[str, str], type] = {
     ("cnnNeuronDescriptor", "with"): mps.MPSCNNNeuronType,
     ("MPSCNNLossDescriptor", "type"): mps.MPSCNNLossType,
@@ -364,6 +364,26 @@ class Reader:
         )
         self.model.precisions[given["file"]] = given["precision"]
         return source
+
+    def _quantized(self, given: dict[str, Any], method: str, length: int) -> Any:
+        shape, begin, end = given["descriptor"].weight_shape(), given["numberOffset"], given["biasOffset"]
+        content = self._file(given["file"], end + 4 * given["biasCount"])
+        assert begin % 8 == 0
+        assert end == begin + 4 * length
+        return Arrays(
+            given["label"],
+            data_type=mps.MPSDataType.UINT8,
+            descriptor=given["descriptor"],
+            weights=np.frombuffer(content, np.uint8, count=int(np.prod(shape))).reshape(shape),
+            bias_terms=np.frombuffer(content[end:], "<f4") if given["biasCount"] else None,
+            **{method: np.frombuffer(content[begin:end], "<f4")},
+        )
+
+    def _make_LinearWeights(self, given: dict[str, Any]) -> Any:
+        return self._quantized(given, "ranges_for_uint8_kernel", 2 * given["descriptor"].output_feature_channels)
+
+    def _make_TableWeights(self, given: dict[str, Any]) -> Any:
+        return self._quantized(given, "lookup_table_for_uint8_kernel", 256)
 
     def _make_TrainedWeights(self, given: dict[str, Any]) -> Any:
         assert given["device"] is self._device

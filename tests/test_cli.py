@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ PNG = "PIL.Image"
 
 
 COMMANDS = (
-    *("train", "evaluate", "predict", "summary", "convert", "run", "export", "lint", "explain-padding"),
+    *("train", "evaluate", "predict", "summary", "convert", "run", "export", "quantize", "lint", "explain-padding"),
     *("trace", "compare", "profile", "selftest", "doctor"),
     *("weights show", "weights convert", "golden make", "golden check"),
 )
@@ -987,3 +988,24 @@ def test_lints_that_cannot_be(run, tmp_path, capsys, monkeypatch, arguments, wor
     np.savez(tmp_path / "wrong.npz", image=np.zeros(3))
     assert main(["lint", str(run), *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+# --- quantize -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_as_right_in_8_bits(run, tmp_path, capsys):
+    out, report = tmp_path / "small.mps", tmp_path / "report.json"
+    status, text, _ = _call(capsys, "quantize", run, out, "--report", report)
+    assert status == 0
+    accuracy = json.loads(report.read_text())["test_accuracy"]
+    assert accuracy == {"before": 1.0, "after": 1.0}
+    assert text.splitlines()[-3:-1] == ["test accuracy before: 100.00 %", "test accuracy after: 100.00 %"]
+    assert out.stat().st_size < 0.3 * (run / "weights.safetensors").stat().st_size
+    # Other labels are another accuracy: the data that are named are looked at.
+    for file in Path(json.loads((run / "run.json").read_text())["data"]["path"]).iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    labels = tmp_path / "t10k-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:8] + bytes(10))
+    status, *_ = _call(capsys, "quantize", run, out, "--data", tmp_path, "--report", report, "--force")
+    assert status == 0
+    assert json.loads(report.read_text())["test_accuracy"] == {"before": 0.5, "after": 0.5}

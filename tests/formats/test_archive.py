@@ -457,7 +457,12 @@ def test_a_private_class_cannot_be_named(name: str, cpu: MTLDevice) -> None:
 
 
 def test_archives_name_public_classes_only() -> None:
-    own = {"ArchivedConvolutionWeights", "ArchivedNormalizationParameters", "BatchNormalizationFold"}
+    own = {
+        "ArchivedConvolutionWeights",
+        "ArchivedQuantizedWeights",
+        "ArchivedNormalizationParameters",
+        "BatchNormalizationFold",
+    }
     assert {name for name in forms.classes() if not hasattr(openmps, name)} == own
 
 
@@ -470,7 +475,14 @@ def _naming(kind: str, before: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["ArchivedConvolutionWeights", "ArchivedNormalizationParameters", "BatchNormalizationFold", "list"]
+    "kind",
+    [
+        "ArchivedConvolutionWeights",
+        "ArchivedQuantizedWeights",
+        "ArchivedNormalizationParameters",
+        "BatchNormalizationFold",
+        "list",
+    ],
 )
 @pytest.mark.parametrize("leaf", [None, "x" * 10_000, {"array": "a"}], ids=["nothing", "text", "array"])
 def test_objects_that_name_one_another_again_and_again(kind: str, leaf: Any, cpu: MTLDevice) -> None:

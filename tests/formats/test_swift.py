@@ -19,6 +19,7 @@ from fake_device import App, photo
 from graph.node_initializers import INITIALIZERS
 from networks import NETWORKS, Weights, convolution, training_graph
 from openmps.formats import swift
+from openmps.formats.archive.sources import StandIns
 from openmps.formats.archive.values import Writer
 from openmps.formats.swift.nodes import FORMS
 from openmps.graph.nodes.catalog import SINCE, rows
@@ -43,7 +44,7 @@ def plain(value: Any) -> Any:
 
 def document(graph: mps.MPSNNGraph) -> tuple[Any, Any, Any]:
     """All that an archive keeps of a graph: classes, arguments, labels, padding, formats, exports, kernels, weights."""
-    writer = Writer()
+    writer = Writer(StandIns())
     root = plain(writer.value(graph))
     arrays = {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in writer.arrays.items()}
     return root, plain(writer.objects), arrays

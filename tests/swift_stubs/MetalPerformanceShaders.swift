@@ -218,6 +218,11 @@ public final class MPSCNNYOLOLossDescriptor {
 
 // --- data sources: methods that the headers call optional have a body that does nothing ---
 
+public struct MPSCNNWeightsQuantizationType: RawRepresentable {
+  public let rawValue: UInt32
+  public init?(rawValue: UInt32) { self.rawValue = rawValue }
+}
+
 public protocol MPSCNNConvolutionDataSource: NSObjectProtocol, NSCopying {
   func dataType() -> MPSDataType
   func descriptor() -> MPSCNNConvolutionDescriptor

@@ -32,6 +32,7 @@ from openmps.cli.onnx import convert, run
 from openmps.cli.options import sentence
 from openmps.cli.padding import explain_padding
 from openmps.cli.prediction import predict
+from openmps.cli.quantize import quantize
 from openmps.cli.selftest import selftest
 from openmps.cli.streams import printable_streams
 from openmps.cli.training import train
@@ -45,7 +46,7 @@ _INTERRUPTED = 130
 _UNWRITTEN = 1
 _PATHS = (
     *("--chrome", "--data", "--goldens", "--network", "--out", "--output", "--record", "--resume", "--run"),
-    *("--run-folder", "--samples"),
+    *("--report", "--run-folder", "--samples"),
 )
 """Options that are files or folders."""
 
@@ -59,7 +60,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(train, evaluate, predict, summary, convert, run, export, lint, view),
+    *(train, evaluate, predict, summary, convert, run, export, quantize, lint, view),
     *(trace, compare, profile, selftest, doctor),
 )
 for _command in _COMMANDS:

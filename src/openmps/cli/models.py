@@ -50,6 +50,8 @@ class Found(NamedTuple):
     """None where a length is not known."""
     notes: Sequence[str]
     preprocessing: SwiftPreprocessing | None = None
+    model: OnnxModel | None = None
+    """The ONNX model that it is the graph of."""
 
 
 Images = Annotated[
@@ -127,7 +129,7 @@ def _of_model(model: OnnxModel, notes: Sequence[str]) -> Found:
         if each.width is not None and each.height is not None and each.channels is not None
     ]
     images = known if len(known) == len(sources) else None
-    return Found(model.graph, sources, images, [*notes, *_port_notes(sources, model)])
+    return Found(model.graph, sources, images, [*notes, *_port_notes(sources, model)], model=model)
 
 
 def as_taken(found: Found, arrays: Mapping[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], list[str]]:

@@ -102,7 +102,7 @@ def given_to(
 
 
 def _of_run(path: Path, images: Sequence[Path], count: int, labels: str | None, *, training: bool) -> Given:
-    from openmps.training.inference import described_network, described_preprocessing
+    from openmps.training.inference import described_network
     from openmps.training.scaling import described_scaling
 
     folder = open_run(path)
@@ -116,9 +116,16 @@ def _of_run(path: Path, images: Sequence[Path], count: int, labels: str | None, 
             rule = "must say which images it was trained with: those it names have other classes"
             raise MPSFileError("openmps", str(path), rule, None, "Give images")
         pixels, classes = test.images[:count], classes or [int(each) for each in test.labels[:count]]
-    preprocessing = described_preprocessing(folder)
-    seen = pixels if preprocessing is None or preprocessing.is_plain else preprocessing.applied(pixels)
+    seen = seen_by(folder, pixels)
     return Given({"": seen}, _one_hot(classes, len(pixels), len(names)) if training else None)
+
+
+def seen_by(run: RunFolder, pixels: NDArray[Any]) -> NDArray[Any]:
+    """Pixels from 0 to 255 as the network of a run sees them; bytes stand for 0 to 1."""
+    from openmps.training.inference import described_preprocessing
+
+    preprocessing = described_preprocessing(run)
+    return pixels if preprocessing is None or preprocessing.is_plain else preprocessing.applied(pixels)
 
 
 def images_of(folder: RunFolder, classes: Sequence[str]) -> Dataset | None:

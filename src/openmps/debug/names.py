@@ -29,6 +29,11 @@ from openmps.debug.profiling import (
     ProfiledStep as ProfiledStep,
     profile as profile,
 )
+from openmps.debug.quantizing import (
+    Quantization as Quantization,
+    QuantizedLayer as QuantizedLayer,
+    quantize as quantize,
+)
 from openmps.debug.torch_modules import trace_torch as trace_torch
 from openmps.debug.watching import Watch as Watch, watch as watch
 from openmps.formats.captures import (
@@ -37,6 +42,7 @@ from openmps.formats.captures import (
     load_capture as load_capture,
     save_capture as save_capture,
 )
+from openmps.formats.quantization import QuantizedForm as QuantizedForm
 from openmps.graph.run.trace import (
     TraceStatistics as TraceStatistics,
     Trace as Trace,

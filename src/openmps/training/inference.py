@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes, Shown, described
+from openmps.checks import NamedAttributes, Shown, described, of_kind
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSFileError, MPSNonFiniteError, MPSTypeError, shown
+from openmps.graph.graph import MPSNNGraph
 from openmps.graph.summary import GraphSummary, graph_summary
 from openmps.metal.device import MTLDevice
 from openmps.runtime.devices import MTLCreateSystemDefaultDevice
@@ -99,6 +101,13 @@ class Classifier(NamedAttributes):
         network = Network.from_arrays(shape, arrays)
         where = MTLCreateSystemDefaultDevice() if device is None else device
         return cls(network, where, class_names, chosen, preprocessing)
+
+    def with_graph(self, graph: MPSNNGraph) -> Classifier:
+        """The same classifier over another graph, on its device, from the same images to the same classes."""
+        twin = copy(self)
+        twin._graph, twin._device = of_kind(type(self).__name__, "graph", graph, MPSNNGraph), graph.device
+        twin._queue = graph.device.new_command_queue()
+        return twin
 
     def reload(self) -> None:
         """Take over the weights that training has changed since; no work that trains them may be under way."""

@@ -10,6 +10,7 @@ from openmps.checks import NamedAttributes, described, flag
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats.archive.container import pack, read_archive, unpack
+from openmps.formats.archive.sources import StandIns
 from openmps.formats.archive.values import DEEPEST, Reader, Registry, Writer
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of
@@ -44,15 +45,7 @@ class MPSKeyedArchiver(NamedAttributes):
         if not flag("MPSKeyedArchiver.archived_data", "requiring_secure_coding", requiring_secure_coding):
             rule = "must be True: there are no other archives"
             raise MPSArgumentError("MPSKeyedArchiver.archived_data", "requiring_secure_coding", rule, False)
-        writer = Writer()
-        try:
-            root = writer.value(object)
-        except RecursionError as fault:
-            rule = f"must not hold itself, nor lists deeper than {DEEPEST} in one another"
-            raise MPSArgumentError("MPSKeyedArchiver.archived_data", "object", rule, type(object).__name__) from fault
-        data = pack({"root": root, "objects": writer.objects}, writer.arrays)
-        unpack(data, "MPSKeyedArchiver")  # what is given can be read
-        return data
+        return archived_with(object, {})
 
     @staticmethod
     def archive(object: Any, path: str | os.PathLike[str]) -> None:
@@ -62,6 +55,19 @@ class MPSKeyedArchiver(NamedAttributes):
             raise MPSTypeError("MPSKeyedArchiver.archive", "path", rule, type(path).__name__)
         path = path_of(path, "MPSKeyedArchiver.archive")
         write_atomic(path, MPSKeyedArchiver.archived_data(object))
+
+
+def archived_with(object: Any, sources: Mapping[int, Any]) -> bytes:
+    """An object as bytes, with other data sources in the place of some of its convolutions', by the `id` of these."""
+    writer = Writer(StandIns(sources))
+    try:
+        root = writer.value(object)
+    except RecursionError as fault:
+        rule = f"must not hold itself, nor lists deeper than {DEEPEST} in one another"
+        raise MPSArgumentError("MPSKeyedArchiver.archived_data", "object", rule, type(object).__name__) from fault
+    data = pack({"root": root, "objects": writer.objects}, writer.arrays)
+    unpack(data, "MPSKeyedArchiver")  # what is given can be read
+    return data
 
 
 @name_arguments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from openmps.core.data_source import FLT_MIN, ArraySource
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import MPSCNNBinaryConvolution, MPSCNNConvolutionDescriptor
-from openmps.types import MPSDataType
+from openmps.types import MPSCNNWeightsQuantizationType, MPSDataType
 
 
 @dataclass(eq=False)
@@ -47,6 +48,55 @@ class ArchivedConvolutionWeights(ArraySource):
     def kernel_weights_data_type(self) -> MPSDataType | None:
         """The precision that the kernel multiplies with; None leaves it to the images."""
         return self.precision
+
+    def label(self) -> str | None:
+        """The layer's name."""
+        return self.name
+
+
+@dataclass(eq=False)
+class ArchivedQuantizedWeights(ArraySource):
+    """The data source of a convolution with weights of 8 bits: bytes, and what they stand for.
+
+    Either ``range_array`` has the lowest and the highest weight of each output channel, ``[O, 2]``, or ``table_array``
+    the 256 weights of all. The framework multiplies with such weights in float16.
+    """
+
+    convolution_descriptor: MPSCNNConvolutionDescriptor
+    weight_array: NDArray[np.uint8]
+    bias_array: NDArray[np.float32] | None
+    range_array: NDArray[np.float32] | None = None
+    table_array: NDArray[np.float32] | None = None
+    name: str | None = None
+
+    def data_type(self) -> MPSDataType:
+        """UINT8."""
+        return MPSDataType.UINT8
+
+    def descriptor(self) -> MPSCNNConvolutionDescriptor:
+        """The convolution's descriptor."""
+        return self.convolution_descriptor
+
+    def weights(self) -> NDArray[np.uint8]:
+        """The bytes, OHWI."""
+        return self.weight_array
+
+    def bias_terms(self) -> NDArray[np.float32] | None:
+        """The biases, or None."""
+        return self.bias_array
+
+    def weights_quantization_type(self) -> MPSCNNWeightsQuantizationType:
+        """LINEAR with ranges, LOOKUP_TABLE with a table."""
+        kinds = MPSCNNWeightsQuantizationType
+        return kinds.LOOKUP_TABLE if self.range_array is None else kinds.LINEAR
+
+    def ranges_for_uint8_kernel(self) -> NDArray[np.float32] | None:
+        """The lowest and the highest weight of each output channel, or None."""
+        return self.range_array
+
+    def lookup_table_for_uint8_kernel(self) -> NDArray[np.float32] | None:
+        """256 weights, or None."""
+        return self.table_array
 
     def label(self) -> str | None:
         """The layer's name."""
@@ -128,16 +178,20 @@ def normalization_numbers(kernel: Any) -> ArchivedNormalizationParameters:
 class StandIns:
     """What one archive keeps of data sources: themselves, if they can be archived, or the numbers that kernels hold.
 
-    Kernels that share a data source share what stands for it, as long as their numbers are the same.
+    Kernels that share a data source share what stands for it, as long as their numbers are the same. ``chosen`` has
+    what is kept of some data sources of convolutions instead, by their `id`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chosen: Mapping[int, Any] | None = None) -> None:
+        self._chosen = dict(chosen or {})
         self._made: dict[int, list[Any]] = {}
         self._sources: list[Any] = []
 
     def convolution(self, kernel: Any) -> Any:
         """For the data source of a convolution, a transposed one, or the gradient of one."""
         source = kernel.data_source
+        if id(source) in self._chosen:
+            return self._chosen[id(source)]
         if is_archivable(source):
             return source
         return self._shared(source, convolution_numbers(kernel))
@@ -194,5 +248,5 @@ def _row(buffer: Any) -> NDArray[np.float32]:
     return np.array(buffer.tensor(torch.float32).cpu().numpy())
 
 
-SOURCES: tuple[type, ...] = (ArchivedConvolutionWeights, ArchivedNormalizationParameters)
+SOURCES: tuple[type, ...] = (ArchivedConvolutionWeights, ArchivedQuantizedWeights, ArchivedNormalizationParameters)
 """The data sources that archives themselves keep."""

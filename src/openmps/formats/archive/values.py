@@ -38,10 +38,10 @@ _ALLOCATORS = {"ordinary": ORDINARY, "temporary": TEMPORARY}
 class Writer:
     """Objects, turned into a document and arrays."""
 
-    def __init__(self) -> None:
+    def __init__(self, stand_ins: StandIns) -> None:
         self.objects: list[dict[str, Any]] = []
         self.arrays: Arrays = {}
-        self.stand_ins = StandIns()
+        self.stand_ins = stand_ins
         self._indices: dict[int, int] = {}
         self._alive: list[Any] = []
         self._depth = 0

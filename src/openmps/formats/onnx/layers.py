@@ -9,6 +9,7 @@ import numpy as np
 
 from openmps.checks import FLT_MAX
 from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.formats.archive.sources import convolution_numbers
 from openmps.formats.onnx import shape_layers as shapes
 from openmps.formats.onnx.model import Array
 from openmps.formats.onnx.problems import NodeError
@@ -69,15 +70,13 @@ def _windowed(writer: Writer, node: Any, kernel: Any) -> tuple[str, list[int]]:
 
 
 def _weights(writer: Writer, kernel: Any) -> tuple[Any, Array, Array | None]:
-    """Descriptor, weights and biases, batch normalization folded into both."""
-    source = writer.stand_ins.convolution(kernel)
-    descriptor = source.descriptor()
-    weights = np.asarray(source.weights(), np.float32).reshape(descriptor.weight_shape())
-    biases = source.bias_terms()
+    """Descriptor, weights and biases, batch normalization folded into both; those of 8 bits as what they stand for."""
+    held = convolution_numbers(kernel)
+    descriptor, weights, biases = held.convolution_descriptor, held.weight_array, held.bias_array
     fold = descriptor.batch_normalization
     if fold is not None:
         weights = weights * fold.scale.reshape(-1, 1, 1, 1)
-        biases = fold.shift if biases is None else np.asarray(biases, np.float32) * fold.scale + fold.shift
+        biases = fold.shift if biases is None else biases * fold.scale + fold.shift
     return descriptor, weights, biases
 
 

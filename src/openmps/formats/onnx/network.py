@@ -155,15 +155,19 @@ class OnnxModel:
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    def archived_data(self) -> bytes:
-        """The model as bytes: an archive of a list, the graph first."""
+    @property
+    def root(self) -> list[Any]:
+        """What an archive of it holds: a list, the graph first."""
         ports = [[port.described() for port in each] for each in (self.inputs, self.outputs)]
-        return MPSKeyedArchiver.archived_data([self.graph, _FORMAT, *ports])
+        return [self.graph, _FORMAT, *ports]
+
+    def archived_data(self) -> bytes:
+        """The model as bytes: an archive of its `root`."""
+        return MPSKeyedArchiver.archived_data(self.root)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an archive, whole or not at all."""
-        ports = [[port.described() for port in each] for each in (self.inputs, self.outputs)]
-        MPSKeyedArchiver.archive([self.graph, _FORMAT, *ports], path)
+        MPSKeyedArchiver.archive(self.root, path)
 
     @classmethod
     def open(

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
+from openmps.types import MPSCNNWeightsQuantizationType
+
 _TEMPLATES = files("openmps.formats.swift") / "templates"
 _MEAN_AND_VARIANCE = """
   public func mean() -> UnsafeMutablePointer<Float>? {
@@ -53,6 +55,17 @@ _NORMALIZATIONS = {
     ),
 }
 """What each kind of normalization is called, its rows of numbers, and what its data source has besides."""
+_QUANTIZED = {
+    MPSCNNWeightsQuantizationType.LINEAR: {
+        "KIND": "Linear", "WHAT": "the lowest and highest weight of each channel", "ELEMENT": "SIMD2<Float>",
+        "METHOD": "rangesForUInt8Kernel",
+    },
+    MPSCNNWeightsQuantizationType.LOOKUP_TABLE: {
+        "KIND": "Table", "WHAT": "the 256 weights that they stand for", "ELEMENT": "Float",
+        "METHOD": "lookupTableForUInt8Kernel",
+    },
+}  # fmt: skip
+"""What each kind of 8-bit weights is called, and has besides."""
 
 
 @cache
@@ -77,3 +90,9 @@ def normalization(what: str) -> str:
     }  # fmt: skip
     empty = dict.fromkeys(("STORED\n", "PARAMETER", "SET", "COUNT", "FURTHER"), "")
     return filled(template("normalization"), {**empty, **names, **parts})
+
+
+def quantized(kind: MPSCNNWeightsQuantizationType) -> tuple[str, str]:
+    """What the data source of 8-bit weights is called behind the model's name, and its Swift."""
+    words = _QUANTIZED[kind]
+    return f"{words['KIND']}Weights", filled(template("quantized"), {**words, "VALUE": str(int(kind))})

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.core.neuron import MPSNNNeuronDescriptor
-from openmps.formats.swift.classes import normalization, template
+from openmps.formats.archive.sources import ArchivedQuantizedWeights
+from openmps.formats.swift.classes import normalization, quantized, template
 from openmps.formats.swift.literals import camel, case, float32, literal, string, whole
 from openmps.formats.swift.text import Text
 from openmps.formats.swift.trained import Trained
@@ -31,6 +32,10 @@ _STRIDES = ("stride_in_pixels_x", "stride_in_pixels_y", "dilation_rate_x", "dila
 _SUB_PIXEL = "sub_pixel_scale_factor"
 _ALIGNED = 4
 """Bytes at a multiple of which biases begin behind weights of float16."""
+_PAIRS_ALIGNED = 8
+"""Bytes at a multiple of which pairs of numbers begin behind weights of 8 bits."""
+_QUANTIZED_SINCE = "10.14"
+"""The first macOS that asks a data source how its weights are quantized."""
 
 
 class _Normalization(NamedTuple):
@@ -70,11 +75,14 @@ class Layers:
         label = kernel.data_source.label()
         variable = self._text.names.take(f"{label or self._text.stem(node)}Weights")
         descriptor = self.descriptor(held.descriptor, variable)
-        weights = _numbers(held.weights_buffer)
         biases = b"" if held.biases_buffer is None else _numbers(held.biases_buffer).tobytes()
         if not biases and held.descriptor.batch_normalization is not None:
             biases = bytes(4 * held.shape[0])  # the header asks for zeros where batch normalization is folded in
         self._known[id(held)] = variable
+        if isinstance(kernel.data_source, ArchivedQuantizedWeights):
+            self._quantized(kernel.data_source, variable, biases, descriptor)
+            return variable
+        weights = _numbers(held.weights_buffer)
         if self._trained.asks(kernel):
             self._trained.convolution(label, variable, descriptor, weights, biases)
             return variable
@@ -86,6 +94,29 @@ class Layers:
             variable, label, content, biases, descriptor, (_FLOAT16 if self._half else MPSDataType.FLOAT32, precise)
         )
         return variable
+
+    def _quantized(self, source: ArchivedQuantizedWeights, variable: str, biases: bytes, descriptor: str) -> None:
+        """Weights of 8 bits, as they are."""
+        text, label = self._text, source.label()
+        ranges, table = source.ranges_for_uint8_kernel(), source.lookup_table_for_uint8_kernel()
+        numbers = np.ascontiguousarray(table if ranges is None else ranges, "<f4").tobytes()
+        content = np.ascontiguousarray(source.weights(), np.uint8).tobytes()
+        content += b"\0" * (-len(content) % _PAIRS_ALIGNED)
+        file = text.file(label or variable, content + numbers + biases)
+        kind, swift = quantized(source.weights_quantization_type())
+        text.use(swift)
+        text.needs(_QUANTIZED_SINCE)
+        text.call(
+            f"let {variable} = try {text.model}{kind}",
+            {
+                "label": _text_or_nil(label),
+                "file": text.path(file),
+                "numberOffset": whole(len(content)),
+                "biasOffset": whole(len(content) + len(numbers)),
+                "biasCount": whole(len(biases) // 4),
+                "descriptor": descriptor,
+            },
+        )
 
     def _binary(self, node: MPSNNFilterNode, kernel: MPSCNNBinaryConvolution) -> str:
         variable = self._text.names.take(f"{node.label or self._text.stem(node)}Weights")
