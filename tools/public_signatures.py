@@ -28,6 +28,7 @@ import openmps.debug
 import openmps.distributed
 import openmps.errors
 import openmps.formats
+import openmps.formats.coreml
 import openmps.formats.onnx
 import openmps.formats.swift
 import openmps.training
@@ -38,7 +39,14 @@ from openmps.spellings import OtherSpelling
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_signatures.txt"
 SUBMODULES = (
-    *(openmps.debug, openmps.errors, openmps.formats, openmps.formats.onnx, openmps.formats.swift),
+    *(
+        openmps.debug,
+        openmps.errors,
+        openmps.formats,
+        openmps.formats.coreml,
+        openmps.formats.onnx,
+        openmps.formats.swift,
+    ),
     *(openmps.distributed, openmps.training, openmps.types),
 )
 OPERATORS = ("__array__", "__call__", "__contains__", "__dlpack__", "__enter__", "__getitem__", "__iter__", "__len__")

@@ -13,10 +13,14 @@ def changed_model(data: bytes, random: Random) -> bytes:
     """An ONNX model with one to three fields changed."""
     from onnx import ModelProto
 
-    model = ModelProto.FromString(data)
+    return changed_message(ModelProto.FromString(data), random)
+
+
+def changed_message(message: Any, random: Random) -> bytes:
+    """A message with one to three fields changed."""
     for _ in range(int(random.integers(1, 4))):
-        _change(model, random)
-    return model.SerializeToString()
+        _change(message, random)
+    return message.SerializeToString()
 
 
 def _change(message: Any, random: Random, depth: int = 0) -> None:
@@ -27,7 +31,9 @@ def _change(message: Any, random: Random, depth: int = 0) -> None:
     field = fields[int(random.integers(len(fields)))]
     value = getattr(message, field.name)
     is_message = field.type == field.TYPE_MESSAGE
-    if field.is_repeated:
+    if is_message and field.message_type.GetOptions().map_entry:
+        _change_map(value, field.message_type.fields_by_name["value"], random, depth)
+    elif field.is_repeated:
         place = int(random.integers(len(value)))
         if is_message and depth < _DEEPEST and random.random() < 0.8:
             _change(value[place], random, depth + 1)
@@ -39,6 +45,22 @@ def _change(message: Any, random: Random, depth: int = 0) -> None:
         message.ClearField(field.name)
     else:
         _put(lambda new: setattr(message, field.name, new), value, field, random)
+
+
+def _change_map(values: Any, field: Any, random: Random, depth: int) -> None:
+    """Change an entry of a map, or take it away, or put it under another key."""
+    keys = sorted(values)
+    key = keys[int(random.integers(len(keys)))]
+    is_message = field.type == field.TYPE_MESSAGE
+    kind = random.random()
+    if kind < 0.1:
+        del values[key]
+    elif kind < 0.2 and is_message:
+        values[keys[int(random.integers(len(keys)))]].CopyFrom(values[key])
+    elif is_message and depth < _DEEPEST:
+        _change(values[key], random, depth + 1)
+    elif not is_message:
+        _put(lambda new: values.__setitem__(key, new), values[key], field, random)
 
 
 def _change_list(values: Any, place: int, field: Any, random: Random) -> None:

@@ -11,6 +11,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 
 from fuzzing import seeds
-from fuzzing.messages import changed_model
+from fuzzing.messages import changed_message, changed_model
 from fuzzing.mutations import (
     BLIND,
     SAFETENSORS,
@@ -37,9 +38,11 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSError
+from openmps.formats import coreml
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.archive.container import seal, unpack
 from openmps.formats.archive.forms import classes
+from openmps.formats.coreml.protos import require_protos
 from openmps.formats.exchange.raw import load_raw
 from openmps.formats.exchange.tensors import load_tensors, save_tensors
 from openmps.formats.onnx import OnnxModel, network
@@ -597,6 +600,56 @@ def _small(length: Any) -> int:
     return length if isinstance(length, int) and length < 64 else 2
 
 
+# --- Core ML ----------------------------------------------------------------------------------------------------------
+
+_PACKAGES = Path(__file__).resolve().parents[2] / "tests" / "formats" / "coreml_packages"
+
+
+def _coreml(folder: Path) -> OnnxModel:
+    (path,) = (each for each in folder.iterdir() if each.suffix in (".mlpackage", ".mlmodel"))
+    return coreml.network(path, fill_limit=_FILLED).model(_CPU)
+
+
+def _write_package(folder: Path, name: str) -> None:
+    with zipfile.ZipFile(_PACKAGES / f"{name}.zip") as file:
+        file.extractall(folder)
+
+
+def _coreml_is_as_written(folder: Path, loaded: OnnxModel) -> bool:
+    """Read again it is the same."""
+    return _coreml(folder).archived_data() == loaded.archived_data()
+
+
+def changed_coreml(data: bytes, random: Random) -> bytes:
+    """Fields of the model changed; of what is beside it, names of the manifest, or heads of blobs and bytes."""
+    if data[:1] == b"{":
+        return changed_json(data, random)
+    if data[:1] == b"\x08":
+        model = require_protos("fuzz").model.Model
+        return changed_message(model.FromString(data), random)
+    changed, heads = bytearray(data), [found.start() for found in re.finditer(b"\xef\xbe\xad\xde", data)]
+    place = heads[int(random.integers(len(heads)))] + 4 * int(random.integers(6))
+    number = int(_INTEGERS[int(random.integers(len(_INTEGERS)))])
+    changed[place : place + 4] = struct.pack("<I", number % 2**32)
+    return bytes(changed)
+
+
+def _of_coreml() -> tuple[Target, ...]:
+    """Where coremltools is installed, which describes the messages; a package of each kind of weights."""
+    if importlib.util.find_spec("coremltools") is None:
+        return ()
+    named: dict[str, Callable[[Path], None]] = {
+        name: partial(_write_package, name=name) for name in ("half", "blocks", "sparse")
+    }
+    return tuple(
+        Target(
+            f"Core ML, {name}", write, _coreml, lambda loaded: loaded.archived_data(), _coreml_is_as_written,
+            knowing=(changed_coreml,), has_checksum=False, use=_run_onnx,
+        )
+        for name, write in named.items()
+    )  # fmt: skip
+
+
 TARGETS: tuple[Target, ...] = (
     _archive("archive of kernels", seeds.kernels),
     _archive("archive of convolutions", seeds.convolutions),
@@ -655,5 +708,6 @@ TARGETS: tuple[Target, ...] = (
         "ONNX", _write_onnx, _onnx, lambda loaded: loaded.archived_data(), _onnx_is_as_written,
         knowing=(changed_onnx,), has_checksum=False, use=_run_onnx,
     ),
+    *_of_coreml(),
     *PICTURES,
 )  # fmt: skip

@@ -41,6 +41,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Debugging": "debugging.md"},
             {"Weights in and out": "weights.md"},
             {"ONNX": "onnx.md"},
+            {"Core ML": "coreml.md"},
             {"Swift": "swift.md"},
             {"PyObjC": "pyobjc.md"},
             {"The loop with a device": "device_loop.md"},

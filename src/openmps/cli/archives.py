@@ -31,8 +31,9 @@ def archived(
     from openmps.formats.onnx import OnnxModel
     from openmps.runtime.devices import mtl_device
 
-    if is_onnx(path):
-        raise MPSFileError(_WHO, str(path), "must be an archive", "an ONNX model", conversion(path))
+    if is_onnx(path) or is_coreml(path):
+        kind = "an ONNX model" if is_onnx(path) else "a Core ML model"
+        raise MPSFileError(_WHO, str(path), "must be an archive", kind, conversion(path))
     with warned_once():
         place = mtl_device("cpu") if device is None else device
         root = MPSKeyedUnarchiver(path, place, registry=registry).decode_root_object()
@@ -69,8 +70,13 @@ def is_onnx(path: Path) -> bool:
     return path.suffix.lower() == ".onnx"
 
 
+def is_coreml(path: Path) -> bool:
+    """Whether a path is called as Core ML's packages and files are."""
+    return path.suffix.lower() in (".mlpackage", ".mlmodel")
+
+
 def conversion(path: Path) -> str:
-    """What to do with an ONNX model that is given in the place of an archive."""
+    """What to do with a model that is given in the place of an archive."""
     return f"Convert it first: openmps convert {path} {path.with_suffix('.mps').name}"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.archives import is_onnx
+from openmps.cli.archives import is_coreml, is_onnx
 from openmps.cli.models import Images, chosen_images, open_graph
 from openmps.cli.options import console, note, open_run
 from openmps.cli.registry import Modules, registry_of
@@ -48,7 +48,7 @@ def summary(
             raise typer.BadParameter("is for archives: of a model the operators are printed", param_hint="--image")
         _print_operators(run)
         return
-    if is_file(run, "openmps"):
+    if is_file(run, "openmps") or is_coreml(run):
         known = open_graph(run, registry=makers)
         images = chosen_images(known, image)
         if images is None:

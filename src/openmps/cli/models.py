@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from openmps.checks import lengths_text, size_text
-from openmps.cli.archives import archived, labels
+from openmps.cli.archives import archived, is_coreml, labels
 from openmps.cli.options import open_run, parse_image_size, unorm_notes, warned_once
 from openmps.errors import MPSArgumentError
 
@@ -82,7 +82,7 @@ def open_graph(
     from openmps.runtime.devices import mtl_device
 
     device = mtl_device("cpu") if device is None else device
-    if is_file(path, "openmps"):
+    if is_file(path, "openmps") or is_coreml(path):
         if training:
             raise typer.BadParameter("is for run folders: an archive holds one graph", param_hint="--training")
         return _archived(path, device, channel_format, registry)

@@ -1,4 +1,4 @@
-"""``openmps convert`` and ``openmps run``: ONNX models as archives, and archives on arrays."""
+"""``openmps convert`` and ``openmps run``: ONNX and Core ML models as archives, and archives on arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from openmps.checks import counted, lengths_text
-from openmps.cli.archives import archived_model, is_onnx
+from openmps.cli.archives import archived_model, is_coreml, is_onnx
 from openmps.cli.options import Device, format_of, note, require_another, require_new, unorm_notes, warned_once
 from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSError, MPSFileError, printable
@@ -30,7 +30,9 @@ _MEBIBYTE = 1 << 20
 
 
 def convert(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file.", show_default=False)],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="An ONNX file, a .mlpackage or a .mlmodel.", show_default=False)
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The archive to write.", show_default=False)],
     shape: Annotated[
         list[str] | None,
@@ -46,22 +48,24 @@ def convert(
     fill_limit: Annotated[int, typer.Option(metavar="MIB", min=0, help="What repeated numbers may take.")] = 16,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
-    """Turn an ONNX model into an archive.
+    """Turn an ONNX or a Core ML model into an archive.
 
     openmps run, summary, lint, export and weights take it. Every operator that the framework cannot express is listed
     before anything is built or written. --shape and --result may be given several times.
     """
     shapes = _named("--shape", map(_shape, shape or ()))
-    from openmps.formats.onnx import network
+    from openmps.formats import coreml, onnx
     from openmps.runtime.devices import mtl_device
 
     chosen = format_of(channel_format)
     require_another(out, model, "MODEL")
-    if is_onnx(out):
-        raise MPSFileError("openmps convert", str(out), "must not end in .onnx: what is written is an archive")
+    if is_onnx(out) or is_coreml(out):
+        rule = f"must not end in {out.suffix}: what is written is an archive"
+        raise MPSFileError("openmps convert", str(out), rule)
     require_new(out, force=force)
     with warned_once():
-        found = network(model, shapes=shapes, outputs=result or None, fill_limit=fill_limit * _MEBIBYTE)
+        read = coreml.network if is_coreml(model) else onnx.network
+        found = read(model, shapes=shapes, outputs=result or None, fill_limit=fill_limit * _MEBIBYTE)
         made = found.model(mtl_device("cpu"), chosen)
     made.save(out)
     _note_weights(made)

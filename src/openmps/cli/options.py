@@ -62,8 +62,8 @@ _OPTIONS = {
     "names": "--map",
 }
 """Arguments of theirs that are options of another name."""
-_ONNX = "openmps.formats.onnx"
-_ONNX_OPTIONS = {"shapes": "--shape", "outputs": "--result"}
+_MODELS = ("openmps.formats.onnx", "openmps.formats.coreml")
+_MODEL_OPTIONS = {"shapes": "--shape", "outputs": "--result"}
 _IN_PYTHON = re.compile(r"outputs=\[[^\]]*\] or |shapes=\{name: shape\} or |, fill_limit=\d+ << 20 in Python")
 """What a remedy says before the option that does the same."""
 _REGISTRY = re.compile(r"Pass registry=\{('.*'): a function from the dictionary of archived\(\)\}")
@@ -114,9 +114,9 @@ def _known_runs() -> str:
 def sentence(error: MPSError) -> str:
     """An error in the words of the command line: files and options, no functions and their arguments."""
     text = str(error)
-    if error.who == _ONNX:
+    if error.who in _MODELS:
         shape = re.fullmatch(r"shapes\['(.*)'\]", error.argument)
-        option = f"--shape {shape[1]}" if shape else _ONNX_OPTIONS.get(error.argument, error.argument)
+        option = f"--shape {shape[1]}" if shape else _MODEL_OPTIONS.get(error.argument, error.argument)
         text = text.removeprefix(f"{error.who}: ").replace(error.argument, option, 1)
         text = _IN_PYTHON.sub("", text)
     elif isinstance(error, MPSFileError):

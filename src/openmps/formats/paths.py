@@ -79,6 +79,15 @@ def is_same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
         return False
 
 
+def beneath(folder: str | os.PathLike[str], location: str) -> Path | None:
+    """The path of a relative name within a folder, links followed; None where it leads out of it, or names nothing."""
+    if not location or "\0" in location or os.path.isabs(location) or "\\" in location:
+        return None
+    root = os.path.realpath(folder)
+    path = os.path.realpath(os.path.join(root, location))
+    return Path(path) if path.startswith(os.path.join(root, "")) else None
+
+
 def is_forbidden(error: MPSFileError) -> bool:
     """Whether a file could not be read for lack of permission, which says nothing of what it holds."""
     return isinstance(error.__cause__, PermissionError)

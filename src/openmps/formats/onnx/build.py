@@ -86,21 +86,22 @@ def build(
     outputs: Sequence[str] | None,
     fill_limit: int,
     what: str,
+    who: str = READER,
 ) -> Built:
-    """Nodes for a model.
+    """Nodes for a model, which ``who`` has read.
 
     Raises:
         MPSOperatorError: Some operators cannot be expressed: all of them.
         MPSArgumentError: A shape is none of an input, or an output is not there.
     """
-    mapped(READER, "shapes", shapes, object, "shapes")
-    outputs = None if outputs is None else listed(READER, "outputs", outputs, str, "text")
-    return _Build(model, sources, trainable, fill_limit).run(shapes, outputs, what)
+    mapped(who, "shapes", shapes, object, "shapes")
+    outputs = None if outputs is None else listed(who, "outputs", outputs, str, "text")
+    return _Build(model, sources, trainable, fill_limit, who).run(shapes, outputs, what)
 
 
 class _Build:
-    def __init__(self, model: Model, sources: DataSources, trainable: bool, fill_limit: int) -> None:
-        self._model = model
+    def __init__(self, model: Model, sources: DataSources, trainable: bool, fill_limit: int, who: str) -> None:
+        self._model, self._who = model, who
         self._problems: list[Problem] = []
         self._invalid = 0
         """Problems that are the file's own."""
@@ -125,9 +126,9 @@ class _Build:
         for node in nodes:
             self._node(node)
         found = [self._output(name) for name in wanted]
-        self._at.budget.check(what)
+        self._at.budget.check(what, self._who)
         if self._problems:
-            raise MPSOperatorError(READER, what, [problem._asdict() for problem in self._problems], self._invalid)
+            raise MPSOperatorError(self._who, what, [problem._asdict() for problem in self._problems], self._invalid)
         self._at.learning.still(each.image for each in found if each is not None)
         kinds = self._model.kinds()
         return Built(
@@ -153,10 +154,10 @@ class _Build:
             if name not in made:
                 near = get_close_matches(name, made, 3)
                 remedy = f"Alike are {', '.join(near)}" if near else f"Its own outputs are {', '.join(own[:8])}"
-                raise MPSArgumentError(READER, "outputs", "must be names of values of the model", repr(name), remedy)
+                raise MPSArgumentError(self._who, "outputs", "must be names of values of the model", repr(name), remedy)
         found = [made[name] for name in outputs]
         if not outputs or len(set(found)) < len(found):
-            raise MPSArgumentError(READER, "outputs", "must be at least one, all different", list(outputs))
+            raise MPSArgumentError(self._who, "outputs", "must be at least one, all different", list(outputs))
         return found
 
     def _live(self, wanted: Sequence[str]) -> list[Node]:
@@ -175,9 +176,9 @@ class _Build:
         for name in shapes:
             if name not in by_name:
                 rule = f"must be of inputs, {', '.join(map(repr, [*by_name][:8]))}"
-                raise MPSArgumentError(READER, "shapes", rule, repr(name))
+                raise MPSArgumentError(self._who, "shapes", rule, repr(name))
         read = [tensor for tensor in self._model.inputs if self._at.readers[tensor.name]]
-        tensors = [_shaped(tensor, shapes.get(tensor.name)) for tensor in read]
+        tensors = [_shaped(tensor, shapes.get(tensor.name), self._who) for tensor in read]
         self._given = [
             f"{new.name[:80]}={shape_text(new.lengths or ())}"
             for own, new in zip(read, tensors, strict=True)
@@ -227,6 +228,8 @@ class _Build:
 
     def _made(self, node: Node) -> Value | Sequence[Value | None] | None:
         """The outputs of a node; None where an input is missing that another problem has taken away."""
+        if node.refusal is not None:
+            raise node.refusal
         is_known = not node.domain and (node.operator in BUILDERS or node.operator in FOLDS)
         if not is_known:
             where = f", an operator of {node.domain[:40]}" if node.domain else ""
@@ -283,7 +286,7 @@ class _Build:
                 self._list(node, f"its output {name[:80]!r} is not offered")
 
     def _list(self, node: Node, why: str, remedy: str = "") -> None:
-        operator = f"{node.domain}.{node.operator}" if node.domain else node.operator
+        operator = node.original or (f"{node.domain}.{node.operator}" if node.domain else node.operator)
         before = next((name for name in node.inputs if isinstance(self._at.values.get(name), Picture)), None)
         if remedy == _CUT and before in {tensor.name for tensor in self._model.inputs}:
             remedy = _WITHOUT  # nothing of the model is left before it
@@ -318,22 +321,20 @@ _WITHOUT = "Export the model without it"
 _CUT = "End the model before it, with outputs=[…] or --result, or export it without"
 
 
-def _shaped(tensor: Tensor, given: Sequence[int] | None) -> Tensor:
+def _shaped(tensor: Tensor, given: Sequence[int] | None, who: str) -> Tensor:
     """An input with the lengths that the caller knows."""
     own = tensor.lengths
     what = f"shapes[{tensor.name[:80]!r}]"
     if given is not None:
         wanted = tuple(given)
         if not all(isinstance(each, int) and 0 < each < 1 << 24 for each in wanted) or not wanted:
-            raise MPSArgumentError(READER, what, "must be lengths of at least 1, the batch's first", list(wanted))
+            raise MPSArgumentError(who, what, "must be lengths of at least 1, the batch's first", list(wanted))
         if own is not None and len(own) != len(wanted):
             rule = f"must have {len(own)} lengths, {shape_text(own)}"
-            raise MPSArgumentError(READER, what, rule, shape_text(wanted))
+            raise MPSArgumentError(who, what, rule, shape_text(wanted))
         for mine, length in zip(own or wanted, wanted, strict=True):
             if isinstance(mine, int) and mine != length:
-                raise MPSArgumentError(
-                    READER, what, f"must fit the model's {shape_text(own or ())}", shape_text(wanted)
-                )
+                raise MPSArgumentError(who, what, f"must fit the model's {shape_text(own or ())}", shape_text(wanted))
         # A batch that varies goes on to do so.
         first = own[0] if own is not None else None
         return Tensor(tensor.name, tensor.kind, (first, *wanted[1:]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,10 @@ class Node:
     attributes: Mapping[str, Attribute]
     fault: str = ""
     """Why it is no operator that ONNX has."""
+    original: str = ""
+    """What the file calls the operator, where that is another format's."""
+    refusal: NodeError | None = None
+    """Why nothing in ONNX's terms says what the file does."""
 
     @property
     def title(self) -> str:
@@ -120,3 +124,31 @@ class Model:
     def kinds(self) -> dict[str, Tensor]:
         """The outputs by name."""
         return {tensor.name: tensor for tensor in self.outputs}
+
+
+_NAME = 200  # characters of a name in an error
+
+
+def contradiction(
+    inputs: Iterable[Tensor], outputs: Sequence[Tensor], nodes: Iterable[Node], constants: Iterable[str]
+) -> str:
+    """Why not every value is made once, before it is read; "" where each is."""
+    known = set(constants)
+    if not all(tensor.name for tensor in (*inputs, *outputs)):
+        return "an input or an output has no name"
+    for tensor in inputs:
+        if tensor.name in known:
+            return f"two inputs are called {tensor.name[:_NAME]!r}"
+        known.add(tensor.name)
+    for node in nodes:
+        missing = next((name for name in node.inputs if name and name not in known), None)
+        if missing is not None:
+            return f"node {node.title[:_NAME]!r} reads {missing[:_NAME]!r}, which nothing before it makes"
+        for name in filter(None, node.outputs):
+            if name in known:
+                return f"two values are called {name[:_NAME]!r}"
+            known.add(name)
+    missing = next((tensor.name for tensor in outputs if tensor.name not in known), None)
+    if missing is not None:
+        return f"nothing makes its output {missing[:_NAME]!r}"
+    return "two outputs have one name" if len({tensor.name for tensor in outputs}) < len(outputs) else ""

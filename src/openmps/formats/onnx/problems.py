@@ -70,8 +70,8 @@ class Budget:
             raise NodeError(f"{what} needs {size:,} bytes more than may be made")
         self._taken += size
 
-    def check(self, model: str) -> None:
-        """Raise `MPSFileError` where something was refused: it says how much all of it needs."""
+    def check(self, model: str, who: str = READER) -> None:
+        """Raise `MPSFileError` by ``who`` where something was refused: it says how much all of it needs."""
         if not self._refused:
             return
         needed = self._taken + self._refused - self._share
@@ -80,4 +80,4 @@ class Budget:
         remedy = (
             f"If you trust the file, allow {limit} MiB with --fill-limit {limit}, fill_limit={limit} << 20 in Python"
         )
-        raise MPSFileError(READER, model, rule, f"{needed:,} bytes", remedy)
+        raise MPSFileError(who, model, rule, f"{needed:,} bytes", remedy)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from openmps.errors import MPSError, MPSFileError
-from openmps.formats.onnx.model import Array, Attribute, Model, Node, Tensor, Unread, length_name
+from openmps.formats.onnx.model import Array, Attribute, Model, Node, Tensor, Unread, contradiction, length_name
 from openmps.formats.onnx.problems import READER, NodeError
 from openmps.formats.onnx.schemas import Schemas
 from openmps.formats.onnx.tensors import array_of, external_file, is_external, take_in
@@ -143,7 +142,9 @@ class _Reader:
         types = {each.name: each.kind for each in inputs} | {each.name: each.data_type for each in graph.initializer}
         schemas = Schemas(self._onnx, opset, types)
         nodes = tuple(self._node(each, schemas) for each in graph.node)
-        self._check(inputs, outputs, nodes, named)
+        wrong = contradiction(inputs, outputs, nodes, named)
+        if wrong:
+            raise self._damaged(wrong)
         return Model(inputs, outputs, constants, nodes, opset, length + self._external, unread)
 
     def _check_functions(self) -> None:
@@ -209,33 +210,6 @@ class _Reader:
             except NodeError as problem:
                 return Unread(problem.why)
         return Unread(kind or "of no kind")
-
-    def _check(
-        self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], nodes: Iterable[Node], constants: set[str]
-    ) -> None:
-        """Every value is made once, before it is read."""
-        known = set(constants)
-        if not all(tensor.name for tensor in (*inputs, *outputs)):
-            raise self._damaged("an input or an output has no name")
-        for tensor in inputs:
-            if tensor.name in known:
-                raise self._damaged(f"two inputs are called {tensor.name[:_NAME]!r}")
-            known.add(tensor.name)
-        for node in nodes:
-            missing = next((name for name in node.inputs if name and name not in known), None)
-            if missing is not None:
-                raise self._damaged(
-                    f"node {node.title[:_NAME]!r} reads {missing[:_NAME]!r}, which nothing before it makes"
-                )
-            for name in filter(None, node.outputs):
-                if name in known:
-                    raise self._damaged(f"two values are called {name[:_NAME]!r}")
-                known.add(name)
-        for tensor in outputs:
-            if tensor.name not in known:
-                raise self._damaged(f"nothing makes its output {tensor.name[:_NAME]!r}")
-        if len({tensor.name for tensor in outputs}) < len(outputs):
-            raise self._damaged("two outputs have one name")
 
     def _damaged(self, why: str) -> MPSFileError:
         return MPSFileError(READER, self._what, f"is a damaged ONNX model: {why}")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError
 from openmps.formats.onnx.problems import READER, NodeError
-from openmps.formats.paths import reading, require_file
+from openmps.formats.paths import beneath, reading, require_file
 
 _LARGEST_TENSOR = 2 << 30
 """Bytes of one tensor."""
@@ -170,13 +170,10 @@ def _beneath(folder: Path | None, location: str, what: str) -> Path:
     rule = "must have its external data in a file beneath the model's folder"
     if folder is None:
         raise MPSFileError(READER, what, rule, "a model without a folder", "Load it by its path")
-    if not location or "\0" in location or os.path.isabs(location) or "\\" in location:
-        raise MPSFileError(READER, what, rule, repr(location[:200]))
-    root = os.path.realpath(folder)
-    path = os.path.realpath(os.path.join(root, location))
-    if not path.startswith(os.path.join(root, "")):
+    path = beneath(folder, location)
+    if path is None:
         raise MPSFileError(READER, what, rule, repr(location[:200]))
     if not os.path.lexists(path):
         remedy = "Copy it beside the model"
         raise MPSFileError(READER, os.fspath(path), f"must be there: it holds {what}", "nothing there", remedy)
-    return Path(path)
+    return path
