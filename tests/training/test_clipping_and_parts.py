@@ -59,8 +59,11 @@ def test_no_step_is_longer_than_the_limit(tmp_path):
     assert way @ free_way == pytest.approx(np.linalg.norm(way) * np.linalg.norm(free_way), rel=1e-4)
 
 
-def test_a_batch_in_parts_trains_as_the_whole_one(tmp_path):
-    whole, parted = _train(tmp_path, "whole"), _train(tmp_path, "parted", accumulate=4)
+@pytest.mark.parametrize("augmentation", [None, "flip:alternate,crop:1,mixup:0.4"])
+def test_a_batch_in_parts_trains_as_the_whole_one(tmp_path, augmentation):
+    """Augmentation draws by the place in the whole batch."""
+    options = {"augmentation": augmentation}
+    whole, parted = _train(tmp_path, "whole", **options), _train(tmp_path, "parted", accumulate=4, **options)
     np.testing.assert_allclose(_numbers(parted, 8), _numbers(whole, 8), rtol=1e-4, atol=1e-6)
     assert not np.array_equal(_numbers(whole, 8), _numbers(whole, 7))
     lines = [[line for line in each.read_metrics() if "test_loss" in line] for each in (whole, parted)]
