@@ -28,6 +28,7 @@ from openmps.training import (
     Network,
     NetworkShape,
     RunFolder,
+    TrainingCallback,
     TrainingOptions,
     describe_run,
     optimizer_factory,
@@ -107,6 +108,27 @@ class At:
     def finish_epoch(self, status: Any) -> None: ...
 
 
+class Raises(TrainingCallback):
+    """Raises in process 1 behind its fifth step."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def finish_step(self, status: Any) -> None:
+        if status.iteration == 5 and self._group.rank:
+            raise ValueError("of its own")
+
+
+def train_with_a_callback(group: Group, folder: Path, split: DataSplit) -> None:
+    """Process 1 alone has a callback that raises."""
+    run = run_of(group, folder / "called", split)
+    try:
+        result = train(split, run, OPTIONS, CPU, processes=group, callbacks=[Raises(group)])
+        print(f"called|{result.interrupted}|{result.iterations}", flush=True)
+    except ValueError as error:
+        print(f"called|{error}|{error.__notes__[0]}", flush=True)
+
+
 def train_with_shares(group: Group, folder: Path, split: DataSplit) -> None:
     """Train with shares of the optimizer's state and without; tells whether files are equal, and when some were kept.
 
@@ -131,13 +153,14 @@ def without_clock(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def ends(folder: Path) -> None:
-    """Process 1 alone is interrupted in one training, and killed in another."""
+    """Process 1 alone is interrupted in one training, fails by a callback in one, and is killed in another."""
     group = Group.join("cpu")
     split = data()
     train_with_shares(group, folder, split)
     run = run_of(group, folder, split)
     result = train(split, run, OPTIONS, CPU, At(group, signal.SIGINT), processes=group)
     print(f"interrupted|{result.interrupted}|{result.iterations}", flush=True)
+    train_with_a_callback(group, folder, split)
     run = run_of(group, folder / "killed", split)
     shares = {"processes": group, "shards_optimizer_state": True}
     tell("killed", lambda: train(split, run, OPTIONS, CPU, At(group, signal.SIGKILL), **shares))

@@ -49,6 +49,7 @@ def test_stories(tmp_path):
     _what_differs_is_said_by_both(told["differences"])
     _shares_of_the_state_change_no_file(told["ends"])
     _an_interrupt_of_one_stops_all_at_one_step(told["ends"], folders["ends"])
+    _a_callback_of_one_stops_all_at_one_step(told["ends"], folders["ends"])
     _a_process_that_is_killed(told["ends"], folders["ends"])
 
 
@@ -83,6 +84,16 @@ def _an_interrupt_of_one_stops_all_at_one_step(told, folder):
     newest = RunFolder.open(folder / "run").checkpoints.newest()
     assert newest is not None
     assert (stopped, newest.step) == ("True", int(step))
+
+
+def _a_callback_of_one_stops_all_at_one_step(told, folder):
+    stopped, step = told[0]["called"]
+    words, note = told[1]["called"]
+    assert (stopped, words) == ("True", "of its own")
+    assert f"ended the training after {step} iterations" in note
+    newest = RunFolder.open(folder / "called" / "run").checkpoints.newest()
+    assert newest is not None
+    assert 5 <= newest.step == int(step) < 16
 
 
 def test_a_process_that_does_not_come(monkeypatch):

@@ -150,7 +150,7 @@ def test_the_norm_is_of_what_the_optimizers_make_of_gradients(device: torch.devi
 
 
 def test_squares_that_float32_cannot_hold_are_no_infinity() -> None:
-    from openmps.ops.update.gradients import NormScale
+    from openmps.ops.update.rows import NormScale
 
     scale = torch.zeros(1)
     NormScale((1.0, 0.5)).run((), 2.0, torch.full((4,), 3e30), torch.full((4,), 8e30), scale)

@@ -16,7 +16,6 @@ from openmps.ops.matrix.combination import CopyElements
 from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.ops.op import Kind, Op
 from openmps.ops.random.random_distributions import FillByPhilox, FillBySequence, Integers
-from openmps.ops.update.gradients import AddNumbers, NormScale
 from openmps.ops.update.joined_updates import JoinedUpdate
 from openmps.ops.update.optimizers import (
     Adam,
@@ -27,6 +26,7 @@ from openmps.ops.update.optimizers import (
     RmsProp,
     StochasticGradientDescent,
 )
+from openmps.ops.update.rows import AddNumbers, NormScale
 from openmps.ops.update.shards import RoundGathered
 from openmps.runtime.derived import Refresh
 

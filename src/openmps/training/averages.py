@@ -20,7 +20,7 @@ from openmps.runtime.binding import HeldTensor, Number, Numbers
 from openmps.runtime.dispatch import Dispatch, function_of_op
 from openmps.runtime.step_trace import step_number
 
-PREFIX = "average."
+_PREFIX = "average."
 _STEPS = ".steps"
 _counting = Lock()
 """Held where a step is counted: threads may encode at once."""
@@ -47,6 +47,11 @@ class NumbersAverage:
         self._buffers: dict[str, MTLBuffer] = {}
         self._given: dict[str, NDArray[np.float32]] = {}
         """Out of a checkpoint, as long as no step was recorded."""
+
+    @classmethod
+    def of(cls, who: str, decay: object) -> NumbersAverage:
+        """An average that keeps the share ``decay``, if that can be one."""
+        return cls(checked_decay(who, "decay", decay))
 
     def __repr__(self) -> str:
         return described(self, decay=self.decay)
@@ -98,18 +103,18 @@ class NumbersAverage:
 
     def state(self, arrays: Mapping[str, NDArray[np.float32]]) -> TrainingState:
         """What a checkpoint keeps: ``arrays``, which `arrays` gave, and the steps of each."""
-        averages = {f"{PREFIX}{part}": array for part, array in arrays.items()}
-        return {**averages, **{f"{PREFIX}{part}{_STEPS}": self._steps.get(part, 0) for part in arrays}}
+        averages = {f"{_PREFIX}{part}": array for part, array in arrays.items()}
+        return {**averages, **{f"{_PREFIX}{part}{_STEPS}": self._steps.get(part, 0) for part in arrays}}
 
     @staticmethod
     def names(parts: Sequence[str]) -> set[str]:
         """What `state` gives."""
-        return {f"{PREFIX}{part}{end}" for part in parts for end in ("", _STEPS)}
+        return {f"{_PREFIX}{part}{end}" for part in parts for end in ("", _STEPS)}
 
     def restored(self, who: str, state: TrainingState, shapes: Mapping[str, tuple[int, ...]]) -> NumbersAverage:
         """An average that goes on from what `state` gave."""
         found = NumbersAverage(self.decay)
         for part, shape in shapes.items():
-            found._given[part] = np.array(numbers(who, state, f"{PREFIX}{part}", shape))
-            found._steps[part] = whole_number(who, state, f"{PREFIX}{part}{_STEPS}")
+            found._given[part] = np.array(numbers(who, state, f"{_PREFIX}{part}", shape))
+            found._steps[part] = whole_number(who, state, f"{_PREFIX}{part}{_STEPS}")
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -10,6 +10,7 @@ from functools import partial
 from openmps.checks import memory_for, of_kind
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.metal.device import MTLDevice
+from openmps.training.callbacks import Callbacks, TrainingCallback
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit
 from openmps.training.imported import keep_network
@@ -35,6 +36,7 @@ def train(
     tensorboard: bool = False,
     processes: TrainingProcesses | None = None,
     shards_optimizer_state: bool = False,
+    callbacks: Sequence[TrainingCallback] = (),
 ) -> TrainingResult:
     """Train the network that ``options`` name on ``data.training``, test it on ``data.test`` after each epoch.
 
@@ -44,6 +46,9 @@ def train(
     for bit. Checkpoints (before the first batch, every ``options.checkpoint_every`` steps and at the end) let `resume`
     go on after any end. With ``tensorboard`` the run gets event files, too: loss, accuracy, learning rate and speed by
     step, and after each epoch histograms of all weights; `resume` goes on with them.
+
+    ``callbacks`` are called at steps and epochs. One that asks for it, or raises, ends training as Ctrl-C does; what it
+    has raised is raised then. See `TrainingCallback`.
 
     Ctrl-C ends training between two batches: the weights so far and a checkpoint are saved and ``interrupted`` is set.
     A second one is a ``KeyboardInterrupt``. Raises ``MPSNonFiniteError`` when a loss or a weight is NaN or infinite,
@@ -57,6 +62,7 @@ def train(
     optimizers keep of its share of the weights only; numbers and checkpoints are the same.
     """
     _check_kinds("train", data, run, device)
+    called = Callbacks("train", callbacks)
     of_kind("train", "options", options, TrainingOptions)
 
     def begin() -> TrainingOptions:
@@ -71,7 +77,7 @@ def train(
 
     with _in_training(run, processes) as interrupt:
         kept = together(processes, begin)
-        session = Session(data, run, kept, device, observer, processes, shards=shards_optimizer_state)
+        session = Session(data, run, kept, device, observer, processes, shards=shards_optimizer_state, callbacks=called)
         return session.finish(interrupt, tensorboard=tensorboard)
 
 
@@ -95,6 +101,7 @@ def resume(
     tensorboard: bool = False,
     processes: TrainingProcesses | None = None,
     shards_optimizer_state: bool = False,
+    callbacks: Sequence[TrainingCallback] = (),
 ) -> TrainingResult:
     """Go on with a run that was stopped, however it was, as if it had never been: on the CPU bit for bit.
 
@@ -113,6 +120,7 @@ def resume(
     number of threads or of processes. Otherwise as `train`.
     """
     _check_kinds("resume", data, run, device)
+    called = Callbacks("resume", callbacks)
     if checkpoint is not None:
         of_kind("resume", "checkpoint", checkpoint, Checkpoint)
     changes = {"epochs": epochs, "checkpoint_every": checkpoint_every, "checkpoints_kept": checkpoints_kept}
@@ -134,7 +142,9 @@ def resume(
         found = together(processes, find)
         if processes is not None:
             found = from_the_first(processes, found)
-        session = Session(data, run, options, device, observer, processes, shards=shards_optimizer_state)
+        session = Session(
+            data, run, options, device, observer, processes, shards=shards_optimizer_state, callbacks=called
+        )
         if found is not None:
             together(processes, partial(session.go_on_from, found))
         if options != own:

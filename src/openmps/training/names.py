@@ -6,6 +6,7 @@ from openmps.kernels.selection import AlternatingFlip as AlternatingFlip, ImageS
 from openmps.training.architectures import NETWORKS as NETWORKS, NetworkRow as NetworkRow
 from openmps.training.augmentation import Augmentation as Augmentation
 from openmps.training.augmented_batches import augmented_images as augmented_images
+from openmps.training.callbacks import EpochReport as EpochReport, TrainingCallback as TrainingCallback
 from openmps.training.checkpoint import (
     Checkpoint as Checkpoint,
     CheckpointFolder as CheckpointFolder,

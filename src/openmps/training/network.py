@@ -28,7 +28,6 @@ from openmps.kernels.optimizers import (
 from openmps.metal.device import MTLDevice
 from openmps.training.architectures import NETWORKS
 from openmps.training.imported import ImportedTopology, imported_topology, is_imported
-from openmps.training.muon import Muon
 from openmps.training.optimized import Optimized, OptimizerFactory
 from openmps.training.topology import Layer, Source, Topology
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSImageFeatureChannelFormat
@@ -36,11 +35,18 @@ from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSImageFeatureCh
 OptimizerName = Literal["adam", "sgd", "rmsprop", "muon"]
 """Adam, gradient descent without momentum, RMSProp and `Muon`, each with its defaults but for the learning rate."""
 
+
+def _muon(device: MTLDevice, learning_rate: float) -> MPSNNOptimizer:
+    from openmps.training.muon import Muon
+
+    return Muon(device, learning_rate)
+
+
 _OPTIMIZERS: dict[str, Callable[..., MPSNNOptimizer]] = {
     "adam": MPSNNOptimizerAdam,
     "sgd": MPSNNOptimizerStochasticGradientDescent,
     "rmsprop": MPSNNOptimizerRMSProp,
-    "muon": Muon,
+    "muon": _muon,
 }
 DEFAULT_NETWORK = "sample"
 _WEIGHTS_STREAM = 2  # the hold-out and the shuffling of a data set draw from streams 0 and 1 of the same seed

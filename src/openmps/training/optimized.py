@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +25,9 @@ from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.version import Version
 from openmps.runtime.binding import Numbers
 from openmps.runtime.step_trace import depends_on, depends_on_contents, require_declared
-from openmps.training.averages import PREFIX, NumbersAverage, checked_decay
+
+if TYPE_CHECKING:
+    from openmps.training.averages import NumbersAverage
 
 OptimizerFactory = Callable[["MTLDevice"], MPSNNOptimizer]
 _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
@@ -111,7 +113,9 @@ class Optimized:
         Raises:
             MPSArgumentError: ``decay`` is not above 0 and below 1.
         """
-        self._average = None if decay is None else NumbersAverage(checked_decay(self._name, "decay", decay))
+        from openmps.training.averages import NumbersAverage
+
+        self._average = None if decay is None else NumbersAverage.of(self._name, decay)
         self._version.advance()
 
     def averages(self) -> dict[str, NDArray[np.float32]]:
@@ -211,7 +215,7 @@ class Optimized:
         optimizer yet, the first update makes one and checks that ``state`` is of its kind.
         """
         mine = (*self._parts, "learning_rate")
-        own = {name: state[name] for name in state if name in mine or name.startswith(PREFIX)}
+        own = {name: state[name] for name in state if name in mine or name.startswith("average.")}
         rest = {name: value for name, value in state.items() if name not in own}
         shapes = {name: array.shape for name, array in self.arrays().items()}
         averaged = set[str]() if self._average is None else self._average.names(list(shapes))

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeAlias, get_args
 from openmps.checks import finite, flag, of_kind, whole
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
 from openmps.training.augmentation import AS_THEY_ARE, Augmentation
-from openmps.training.averages import checked_decay
 from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory, smallest_side
 from openmps.training.optimized import OptimizerFactory
 from openmps.training.schedules import (
@@ -119,6 +118,8 @@ class TrainingOptions:
         if self.clip_norm is not None and finite(type(self).__name__, "clip_norm", self.clip_norm) <= 0:
             raise MPSArgumentError(type(self).__name__, "clip_norm", "must be above 0, or None", self.clip_norm)
         if self.average is not None:
+            from openmps.training.averages import checked_decay
+
             checked_decay(type(self).__name__, "average", self.average)
         self._take_augmentation()
         smallest_side(type(self).__name__, self.network)

@@ -17,6 +17,7 @@ from openmps.core.training_state import Checkpointed, TrainingState, check_names
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
 from openmps.metal.device import MTLDevice
 from openmps.training.best_epoch import BestEpoch
+from openmps.training.callbacks import Callbacks, EpochReport, read_only
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit, epoch_order, iterate_batches
 from openmps.training.event_files import EventFiles
@@ -84,7 +85,9 @@ class Session:
         processes: TrainingProcesses | None = None,
         *,
         shards: bool = False,
+        callbacks: Callbacks,
     ) -> None:
+        self._callbacks = callbacks
         self._about = describe_training(data, options, device, processes=processes)
         self._processes = processes
         self._leads = processes is None or processes.rank == 0
@@ -153,9 +156,10 @@ class Session:
             if tensorboard and self._leads:
                 self._begin_events()
             self._run_epochs(interrupt)
+            is_stopped = False
         except SafeInterrupt:
             self._stop()
-            return self._result(interrupted=True)
+            is_stopped = True
         except BaseException as error:
             if self._processes is not None:
                 self._processes.say_why(error)
@@ -165,7 +169,8 @@ class Session:
         finally:
             if self._events is not None:
                 self._events.close()
-        return self._result(interrupted=False)
+        self._callbacks.raise_fault(self._iteration)
+        return self._result(interrupted=is_stopped)
 
     def _run_epochs(self, interrupt: DeferredInterrupt) -> None:
         """Train and test; an interrupt is heard wherever it is safe to stop."""
@@ -235,7 +240,9 @@ class Session:
         self._save(keeps=not self._best.arrays)
         self._evaluation = self._best.evaluation if self._best.arrays else self._evaluation
         self._checkpoint()
-        self._run.log({"event": "interrupted", "epoch": self._epoch, "iteration": self._iteration})
+        fault = self._callbacks.fault
+        event = {"event": "interrupted"} if fault is None else {"event": "failed", "error": f"a callback: {fault!r}"}
+        self._run.log({**event, "epoch": self._epoch, "iteration": self._iteration})
         self._draw()
 
     def _fail(self, error: MPSError) -> None:
@@ -251,14 +258,15 @@ class Session:
         """How it ended."""
         seconds = time.perf_counter() - self._began
         notes = tuple(self._notes)
-        best = self._best.epoch if self._options.compares_epochs and self._best.epoch else None
-        resumed, epochs = self._resumed_from, self._epoch - 1
+        resumed, epochs, best = self._resumed_from, self._epoch - 1, self._best_epoch
         return TrainingResult(self._evaluation, self._iteration, seconds, interrupted, notes, resumed, epochs, best)
 
     def _check_interrupt(self, interrupt: DeferredInterrupt) -> None:
         """Stop between two steps: processes that train together before the same one, as all have heard by then."""
         if self._processes is None:
             interrupt.check()
+            if self._callbacks.is_to_stop:
+                raise SafeInterrupt
         elif self._stepper.stops_at is not None and self._launched > self._stepper.stops_at + IN_FLIGHT:
             raise SafeInterrupt
 
@@ -284,7 +292,8 @@ class Session:
             self._network.set_learning_rate(options.learning_rate_at(begun, self._batches))
             is_to_save = self._shards and self._is_time_to_save()
             prepared = self._stepper.prepare(batch, self._batch * options.batch_size + share[0] * own)
-            self._stepper.step(prepared, is_to_stop=interrupt.is_noted, is_to_save=is_to_save)
+            is_to_stop = interrupt.is_noted or self._callbacks.is_to_stop
+            self._stepper.step(prepared, is_to_stop=is_to_stop, is_to_save=is_to_save)
             self._launched += 1
             self._batch += 1
             self._collect()
@@ -384,8 +393,10 @@ class Session:
             self._recent.append((loss, correct))
             if len(self._recent) == _LOG_INTERVAL:
                 self._log_recent()
+            status = partial(self._metrics.status, self._epoch, self._iteration)
             if self._observer is not None:
-                self._observer.update(self._metrics.status(self._epoch, self._iteration))
+                self._observer.update(status())
+            self._callbacks.finish_step(status)
 
     def _log_recent(self) -> None:
         losses, correct = zip(*self._recent, strict=True)
@@ -408,9 +419,20 @@ class Session:
             test_accuracy=evaluation.accuracy,
             **best,
         )
+        tested = replace(status, test_loss=evaluation.loss, test_accuracy=evaluation.accuracy)
         if self._observer is not None:
-            tested = replace(status, test_loss=evaluation.loss, test_accuracy=evaluation.accuracy)
             self._observer.finish_epoch(tested)
+        self._callbacks.finish_epoch(partial(self._report, tested))
+
+    def _report(self, status: TrainingStatus) -> EpochReport:
+        """What callbacks are shown of an epoch."""
+        rate = self._options.learning_rate_at(self._iteration - 1, self._batches)
+        return EpochReport(status, rate, read_only(self._arrays()), self._best_epoch)
+
+    @property
+    def _best_epoch(self) -> int | None:
+        """The best epoch so far, where somebody asks for it."""
+        return self._best.epoch if self._options.compares_epochs and self._best.epoch else None
 
     def _log(self, **figures: float) -> None:
         speed, seconds = self._metrics.images_per_second, time.perf_counter() - self._began

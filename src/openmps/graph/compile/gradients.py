@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeGuard
 from openmps.metal.device import MTLDevice
 from openmps.ops.elements import Overwrite
 from openmps.ops.op import Op
-from openmps.ops.update.gradients import AddNumbers, NormScale
 from openmps.ops.update.optimizers import Update
+from openmps.ops.update.rows import AddNumbers, NormScale
 from openmps.runtime.binding import Binding, CountedBinding, Number, Numbers
 from openmps.runtime.derived import Dependents
 from openmps.runtime.dispatch import Dispatch, function_of_op
