@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import re
-import sys
-import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +11,8 @@ import typer
 
 from openmps.cli.archives import is_onnx
 from openmps.cli.options import RUNS
-from openmps.errors import MPSArgumentError, MPSError
+from openmps.cli.own_code import failed, imported, member, parted, told
+from openmps.errors import MPSArgumentError
 
 if TYPE_CHECKING:
     from openmps.formats.archive import Registry
@@ -25,7 +20,6 @@ if TYPE_CHECKING:
 _WHO = "openmps"
 _OPTION = "--registry"
 _DEFAULT = "registry"
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _RULE = "must map the names of classes to functions that make their objects"
 Modules = Annotated[
     list[str] | None,
@@ -70,20 +64,11 @@ def _is_no_archive(path: Path) -> bool:
 
 def _mapping(text: str) -> Registry:
     """The mapping that ``package.module:NAME`` says."""
-    where, sign, name = text.partition(":")
-    if not _MODULE.fullmatch(where) or (sign and not _MODULE.fullmatch(name)):
-        is_path = where.endswith(".py") or os.sep in where
-        remedy = "Give the module's name as import has it, not the path of its file" if is_path else ""
-        raise MPSArgumentError(_WHO, _OPTION, "must be package.module or package.module:NAME", repr(text), remedy)
-    module, name = _imported(where), name or _DEFAULT
-    with _told(where, "must have a mapping that can be read"):
-        value: Any = module
-        for part in name.split("."):
-            if not hasattr(value, part):
-                rule = f"must have {name!r} in {_file(module)}"
-                remedy = f"{_RULE.replace('must map', 'Map there')}{_others(where, module)}"
-                raise MPSArgumentError(_WHO, f"{_OPTION} {text}", rule, "none", remedy)
-            value = getattr(value, part)
+    where, name = parted(_OPTION, text, "must be package.module or package.module:NAME", _DEFAULT)
+    module = imported(_OPTION, where, "openmps.formats.archive")
+    with told(_OPTION, where, "must have a mapping that can be read"):
+        remedy = f"{_RULE.replace('must map', 'Map there')}{_others(where, module)}"
+        value = member(module, name, f"{_OPTION} {text}", remedy)
         if not isinstance(value, Mapping):
             raise MPSArgumentError(_WHO, f"{_OPTION} {where}:{name}", _RULE, type(value).__name__)
         found = dict(value)
@@ -94,17 +79,6 @@ def _mapping(text: str) -> Registry:
     return found
 
 
-@contextmanager
-def _told(where: str, rule: str) -> Generator[None]:
-    """Put into a sentence whatever a user's own code raises within, the end of the process with it."""
-    try:
-        yield
-    except (KeyboardInterrupt, MPSError):
-        raise
-    except BaseException as fault:
-        raise _failed(where, fault, rule) from fault
-
-
 def _called(text: str, make: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
     """A function of a mapping whose exceptions name the option; those of Python's are the archive's to tell."""
 
@@ -112,7 +86,7 @@ def _called(text: str, make: Callable[[dict[str, Any]], Any]) -> Callable[[dict[
         try:
             return make(values)
         except (SystemExit, GeneratorExit, OSError) as fault:
-            raise _failed(text, fault, "must make objects") from fault
+            raise failed(_OPTION, text, fault, "must make objects") from fault
 
     return call
 
@@ -125,60 +99,3 @@ def _others(where: str, module: ModuleType) -> str:
         if not name.startswith("_") and isinstance(value, Mapping) and value and all(map(callable, value.values()))
     ]
     return f", or give {' or '.join(f'{where}:{name}' for name in names[:8])}" if names else ""
-
-
-def _file(module: ModuleType) -> str:
-    return getattr(module, "__file__", None) or module.__name__
-
-
-def _imported(name: str) -> ModuleType:
-    """A module, which is searched for in the current folder first."""
-    importlib.import_module("openmps.formats.archive")  # what that imports must not come from the current folder
-    with _current_folder_first():
-        try:
-            return importlib.import_module(name)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as fault:  # whatever a module raises
-            if isinstance(fault, ModuleNotFoundError) and fault.name and f"{name}.".startswith(f"{fault.name}."):
-                raise _not_found(name, fault) from fault
-            raise _failed(name, fault) from fault
-
-
-@contextmanager
-def _current_folder_first() -> Generator[None]:
-    """While a module of the user's is imported, and not while openmps imports what it needs itself."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        if here in sys.path:  # a module may change the path
-            sys.path.remove(here)
-
-
-def _not_found(name: str, fault: ModuleNotFoundError) -> MPSArgumentError:
-    rule = f"must be a module that can be imported: there is no {fault.name!r}"
-    package, _, _ = str(fault.name).rpartition(".")
-    parent = getattr(sys.modules.get(package), "__file__", None) if package else None
-    if parent is not None:
-        return MPSArgumentError(_WHO, f"{_OPTION} {name}", rule, None, f"Searched was the package of {parent}")
-    remedy = f"Searched were the current folder, {os.getcwd()}, then PYTHONPATH and the installed packages"
-    return MPSArgumentError(_WHO, f"{_OPTION} {name}", rule, None, remedy)
-
-
-def _failed(name: str, fault: BaseException, rule: str = "must be a module that can be imported") -> MPSArgumentError:
-    """The error of a module that raises, while it is imported unless said, with the last line of it that ran."""
-    if isinstance(fault, SyntaxError):
-        where = f"{fault.filename}, line {fault.lineno}"
-    else:
-        frames = [each for each in traceback.extract_tb(fault.__traceback__) if not _is_import(each.filename)]
-        where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
-    got = f"{type(fault).__name__}: {fault}" + (f" ({where})" if where else "")
-    return MPSArgumentError(_WHO, f"{_OPTION} {name}", rule, got)
-
-
-def _is_import(file: str) -> bool:
-    """Whether a line is of Python's import or of this module."""
-    return file.startswith("<frozen ") or file == __file__ or Path(file) == Path(importlib.__file__)

@@ -25,7 +25,9 @@ from openmps.cli.options import (
     percent,
     sentence,
 )
+from openmps.cli.own_code import has_form
 from openmps.cli.together import is_first, joined, run_of_all, run_to_go_on_with, work_of_each
+from openmps.cli.torch_networks import network_file
 from openmps.cli.training_options import (
     ENOUGH_BATCHES,
     NETWORK_NAMES,
@@ -134,10 +136,12 @@ def train(
         size, form = parse_size(image_size, "--image-size"), channels_of(channels)
         filter_name = None if scaling is None else scaling.value
         split = together(group, partial(_load, data, size, form, network, seed, filter_name, skip_broken))
-        chosen = chosen_options(context, epochs or _default_epochs(split, batch_size))
         source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
         source |= {} if filter_name is None else {"scaling": filter_name}
-        _begin(split, chosen, device, group, run, source, tensorboard=tensorboard, shards=shard_optimizer, quiet=quiet)
+        with network_file(group, network, split, seed) as file:
+            chosen = chosen_options(context, epochs or _default_epochs(split, batch_size), file)
+            more = {"tensorboard": tensorboard, "shards": shard_optimizer, "quiet": quiet}
+            _begin(split, chosen, device, group, run, source, network, **more)
 
 
 def _load(
@@ -168,12 +172,13 @@ def _begin(
     group: Group | None,
     run: Path | None,
     source: Mapping[str, object],
+    network: str,
     *,
     tensorboard: bool,
     shards: bool,
     quiet: bool,
 ) -> None:
-    """Make the run folder and train from the beginning."""
+    """Make the run folder and train from the beginning; ``network`` is what the command line says."""
     from openmps.runtime.devices import mtl_device
     from openmps.training import loop
     from openmps.training.event_files import require_tensorboard
@@ -183,19 +188,21 @@ def _begin(
     from openmps.training.run_folder import RunFolder
 
     if is_first(group):
-        _say_what_is_new(split, chosen.network)
+        _say_what_is_new(split, chosen.network, network)
     if tensorboard:
         together(group, require_tensorboard)
     machine = mtl_device(device) if group is None else group.device
     kind = machine.torch_device.type
-    description = describe_run(split, chosen, data=source, device=machine.name, device_type=kind, openmps=__version__)
+    named = {"module": network} if has_form(network) else {}
+    more = {"device": machine.name, "device_type": kind, "openmps": __version__, **named}
+    description = describe_run(split, chosen, data=source, **more)
     parent, name = (Path("runs"), None) if run is None else (run.parent, run.name)
     files = together(group, lambda: network_files(chosen.network))
     folder = run_of_all(group, lambda: RunFolder.create(parent, description, name=name, files=files))
     if files:
         chosen = replace(chosen, network=str(folder.network_path))
-    more = {"processes": group, "shards_optimizer_state": shards, "tensorboard": tensorboard}
-    work = partial(loop.train, split, folder, chosen, machine, **more)
+    asked = {"processes": group, "shards_optimizer_state": shards, "tensorboard": tensorboard}
+    work = partial(loop.train, split, folder, chosen, machine, **asked)
     with folder.removed_unless_begun():
         _train(split, folder, chosen, machine, work, group, quiet=quiet)
 
@@ -265,7 +272,7 @@ def _train(
     _print_end(result, folder, options, quiet=quiet)
 
 
-def _say_what_is_new(split: DataSplit, network: str) -> None:
+def _say_what_is_new(split: DataSplit, network: str, shown: str) -> None:
     """Say whether the layer of the classes keeps the numbers of its file, where the network is out of one."""
     from openmps.training.imported import imported_topology, is_imported
 
@@ -276,7 +283,7 @@ def _say_what_is_new(split: DataSplit, network: str) -> None:
     height, width, channels = split.training.images.shape[1:]
     head = imported_topology(network, height, width, channels, count).head
     if head.is_new:
-        note(f"{head.label} gives {head.classes} classes in {network} and {count} here: its weights are new")
+        note(f"{head.label} gives {head.classes} classes in {shown} and {count} here: its weights are new")
 
 
 def _default_epochs(split: DataSplit, batch_size: int) -> int:

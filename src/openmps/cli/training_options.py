@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openmps.cli.options import is_given, parse_size
+from openmps.cli.own_code import has_form
 from openmps.errors import MPSArgumentError
 
 if TYPE_CHECKING:
@@ -82,18 +83,20 @@ Epochs = Annotated[
 
 
 def _known_network(name: str) -> str:
-    if name not in NETWORK_NAMES and not name.lower().endswith(".onnx"):
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(NETWORK_NAMES)}, and no .onnx file")
+    if name not in NETWORK_NAMES and not name.lower().endswith(".onnx") and not has_form(name):
+        others = "no .onnx file and no package.module:function"
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(NETWORK_NAMES)}, {others}")
     return name
 
 
 Network = Annotated[
     str,
     typer.Option(
-        metavar="|".join((*NETWORK_NAMES, "FILE.onnx")),
+        metavar="|".join((*NETWORK_NAMES, "FILE.onnx", "MODULE:FUNCTION")),
         callback=_known_network,
         help="What to train: sample is the network of the framework's best-known sample, tiny learns in seconds; an "
-        "ONNX file goes on from its own weights, but for the last layer where the classes are others.",
+        "ONNX file, or the PyTorch module that a function gives, goes on from its own weights, but for the last layer "
+        "where the classes are others.",
     ),
 ]
 Resume = Annotated[
@@ -233,14 +236,15 @@ _OTHERS = {
 """Fields of another name than their option."""
 
 
-def chosen_options(context: typer.Context, epochs: int) -> TrainingOptions:
-    """What the command line says of a training."""
+def chosen_options(context: typer.Context, epochs: int, network: str) -> TrainingOptions:
+    """What the command line says of a training, whose ``network`` may be in a file by now."""
     from openmps.training.options import TrainingOptions
     from openmps.types import MPSImageFeatureChannelFormat
 
     fields = {**dict(zip(_SAME, _SAME, strict=True)), **_OTHERS}
     values: dict[str, Any] = {field: _plain(context.params[option]) for field, option in fields.items()}
     form = MPSImageFeatureChannelFormat[_plain(context.params["format"]).upper()]
+    values["network"] = network
     return TrainingOptions(epochs=epochs, channel_format=form, **values)
 
 

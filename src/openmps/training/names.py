@@ -65,3 +65,4 @@ from openmps.training.run_description import (
     run_options as run_options,
 )
 from openmps.training.run_folder import RunFolder as RunFolder
+from openmps.training.torch_modules import save_torch_module as save_torch_module

@@ -113,7 +113,7 @@ class FollowedRun(RunFolder):
 
     def __init__(self, path: Path, description: Mapping[str, object], files: Mapping[str, bytes] | None = None) -> None:
         super().__init__(path, description)
-        self._copies = _copies(files) if files else None
+        self._copies = copies(files) if files else None
         self.checkpoints = _NoCheckpoints(path / "checkpoints")
 
     @property
@@ -151,7 +151,7 @@ class FollowedRun(RunFolder):
         """Nothing is written."""
 
 
-def _copies(files: Mapping[str, bytes]) -> tempfile.TemporaryDirectory[str]:
+def copies(files: Mapping[str, bytes]) -> tempfile.TemporaryDirectory[str]:
     """Files in a folder that lasts as long as what is returned."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="openmps-")

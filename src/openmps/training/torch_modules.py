@@ -1,0 +1,57 @@
+"""PyTorch modules as networks to train: each becomes the ONNX file that its run begins with."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from openmps.checks import whole
+from openmps.core.image.image import MPSImageDescriptor
+from openmps.errors import MPSTrainingWarning
+from openmps.formats.atomic import write_atomic
+from openmps.types import MPSImageFeatureChannelFormat
+
+if TYPE_CHECKING:
+    import torch
+
+_WHO = "save_torch_module"
+
+
+def save_torch_module(
+    module: torch.nn.Module, path: str | os.PathLike[str], *, height: int, width: int, channels: int
+) -> None:
+    """Write a classifier of images of this size as an ONNX file, to be trained: ``TrainingOptions(network=path)``.
+
+    The module takes images ``[N, C, H, W]`` and gives logits, or their softmax; training goes on from its numbers. Its
+    batch normalizations keep their momentum. Dropouts are left out, with an ``MPSTrainingWarning``.
+
+    Raises:
+        MPSTypeError: It is no module.
+        MPSOperatorError: Operators that the framework's nodes cannot express: all of them; or it cannot be traced.
+        MPSFileError: The file cannot be written.
+        MPSError: The onnx package is not installed.
+    """
+    write_atomic(path, torch_module_bytes(module, height=height, width=width, channels=channels))
+
+
+def torch_module_bytes(module: torch.nn.Module, *, height: int, width: int, channels: int) -> bytes:
+    """What `save_torch_module` writes."""
+    import torch
+
+    from openmps.formats.onnx import from_torch
+    from openmps.formats.onnx.saving import exported
+    from openmps.runtime.devices import mtl_device
+    from openmps.training.network import optimizer_factory
+    from openmps.training.source_makers import TrainableDataSources
+
+    for name, value in {"height": height, "width": width, "channels": channels}.items():
+        whole(_WHO, name, value)
+    # With data sources that train normalizations stay layers of their own; the optimizer is never made.
+    sources = TrainableDataSources(optimizer_factory("sgd", 1.0))
+    network = from_torch(module, torch.zeros(2, channels, height, width), trainable=sources)
+    if network.inference is not network:
+        message = f"{type(module).__name__}: its dropouts are left out, as training leaves out those of ONNX files"
+        warnings.warn(message, MPSTrainingWarning, stacklevel=3)
+    graph = network.inference.graph(mtl_device("cpu"))
+    return exported(graph, MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, width, height, channels))
