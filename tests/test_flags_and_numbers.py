@@ -212,6 +212,9 @@ FLAGS: dict[str, Pass] = {
     "TrainableBatchNormalizationDataSource(amsgrad)": lambda v: mps.TrainableBatchNormalizationDataSource(
         2, optimizer=_adam, amsgrad=v
     ),
+    "TrainableBatchNormalizationDataSource(trains_gamma)": lambda v: mps.TrainableBatchNormalizationDataSource(
+        2, optimizer=_adam, trains_gamma=v
+    ),
     "TrainableConvolutionDataSource(amsgrad)": lambda v: mps.TrainableConvolutionDataSource(
         mps.MPSCNNConvolutionDescriptor(1, 1, 1, 1), [1.0], optimizer=_adam, amsgrad=v
     ),

@@ -89,7 +89,7 @@ PROGRAMS = {
     "a struct": Program("import openmps; openmps.MPSSize(1, 1, 1)", 10, {"torch"}),
     "a kernel": Program(KERNEL, 105, {*ABOVE_KERNELS, "openmps.ops.rewrite", "openmps.ops.convolution", "rich"}),
     "a graph": Program(GRAPH, 293, {*ABOVE_GRAPHS, "rich"}),
-    "a training run": Program(TRAINING, 376, {*MODELS, "openmps.debug", "rich"}),
+    "a training run": Program(TRAINING, 377, {*MODELS, "openmps.debug", "rich"}),
     "a file of weights": Program(WEIGHTS, 22, {*MODELS, "openmps.metal", "openmps.ops", "rich"}),
     "--help": Program(HELP.format(arguments=["--help"]), 32, {*ENGINE, "rich"}),
     "train --help": Program(HELP.format(arguments=["train", "--help"]), 32, {*ENGINE, "rich"}),

@@ -57,8 +57,8 @@ def test_texts(text: str, fields: dict[str, Any], written: str) -> None:
         ("", r"text must have items of flip, crop, .*, mixup, got ''"),
         ("flip,,crop:2", r"text must have items of flip, .*, got ''"),
         ("spin:3", r"text must have items of .*, got 'spin:3'"),
-        ("crop", "crop must be a whole number of pixels from 1 to 65536, got nothing. Say crop:VALUE"),
-        ("crop:4:reflect", "crop must be a whole number of pixels .* got '4:reflect'"),
+        ("crop", "crop must be a whole number of pixels, 1 or more, got nothing. Say crop:VALUE"),
+        ("crop:4:reflect", "crop must be a whole number of pixels.* got '4:reflect'"),
         ("crop:0", "crop must be a whole number of pixels"),
         ("crop:2,crop:3", "crop must stand once, got 'crop:2,crop:3'"),
         ("rotate:nan", "rotate must be degrees above 0, 180 at most, got 'nan'"),
@@ -189,6 +189,24 @@ def test_tests_see_images_as_they_are(tmp_path: Any) -> None:
     found = opened.evaluate(DATA.test)
     assert (found.loss, found.confidence.tolist()) == (result.evaluation.loss, result.evaluation.confidence.tolist())
     assert opened.evaluate(DATA.test).loss == found.loss
+
+
+@pytest.mark.usefixtures("_plain_pictures")
+def test_images_are_mirrored_by_their_numbers_in_the_data(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every batch of every epoch, whose orders differ."""
+    options = TrainingOptions(epochs=2, batch_size=8, network="tiny", augmentation="flip:alternate")
+    prepare, seen = TrainingStepper.prepare, list[tuple[list[int], list[int]]]()
+
+    def noting(stepper: TrainingStepper, batch: Batch, place: int = 0) -> Any:
+        order: Any = stepper._augmented and stepper._augmented._order
+        seen.append((order.numpy()[place : place + 8].tolist(), batch.indices.tolist()))
+        return prepare(stepper, batch, place)
+
+    monkeypatch.setattr(TrainingStepper, "prepare", noting)
+    train(DATA, RunFolder.create(tmp_path, describe_run(DATA, options), name="run"), options, CPU)
+    assert len(seen) == 8
+    assert len({tuple(numbers) for numbers, _ in seen}) == 8
+    assert [numbers for numbers, _ in seen] == [indices for _, indices in seen]
 
 
 @pytest.mark.usefixtures("_plain_pictures")

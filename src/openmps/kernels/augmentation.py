@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +21,10 @@ from openmps.ops.image.augmentation import TURNS, CutOut, ImageWords, Mixed, Pla
 from openmps.ops.op import Value
 from openmps.types import MPSImageEdgeMode
 
-MOST_PIXELS = 1 << 16
+_MOST_PIXELS = 1 << 16
 """That an image is moved by, or a side of what is cut out of it: beyond every image."""
 _EDGES = (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP, MPSImageEdgeMode.MIRROR)
-_pixels = at_least(0, MOST_PIXELS)
+_pixels = at_least(0, _MOST_PIXELS)
 
 
 def _edge_mode(who: str, argument: str, value: object) -> MPSImageEdgeMode:
@@ -37,25 +35,16 @@ def _edge_mode(who: str, argument: str, value: object) -> MPSImageEdgeMode:
     return found
 
 
-def _angle(who: str, argument: str, value: object) -> float:
-    found = not_negative(who, argument, value)
-    if found > 180:
-        raise MPSArgumentError(who, argument, "must be at most 180 degrees", shown(value))
-    return found
+def _up_to(most: float, rule: str) -> Callable[[str, str, float], float]:
+    """The check of a number from 0 to ``most``."""
 
+    def checked(who: str, argument: str, value: float) -> float:
+        found = not_negative(who, argument, value)
+        if found > most:
+            raise MPSArgumentError(who, argument, rule, shown(value))
+        return found
 
-def _share(who: str, argument: str, value: object) -> float:
-    found = not_negative(who, argument, value)
-    if found > 1:
-        raise MPSArgumentError(who, argument, "must be a number from 0 to 1", shown(value))
-    return found
-
-
-def _per_channel(who: str, argument: str, value: object, check: Callable[[str, str, object], float]) -> object:
-    if not isinstance(value, list | tuple):
-        rule = "must be a list or a tuple of numbers, one for each channel"
-        raise MPSTypeError(who, argument, rule, type(value).__name__)
-    return tuple(check(who, argument, each) for each in cast("Sequence[object]", value))
+    return checked
 
 
 def _positive(who: str, argument: str, value: object) -> float:
@@ -65,8 +54,18 @@ def _positive(who: str, argument: str, value: object) -> float:
     return found
 
 
-_means = cast("Callable[[str, str, Sequence[float]], tuple[float, ...]]", partial(_per_channel, check=finite))
-_deviations = cast("Callable[[str, str, Sequence[float]], tuple[float, ...]]", partial(_per_channel, check=_positive))
+def _per_channel(
+    check: Callable[[str, str, object], float],
+) -> Callable[[str, str, Sequence[float]], tuple[float, ...]]:
+    """The check of a number for each channel."""
+
+    def checked(who: str, argument: str, value: Sequence[float]) -> tuple[float, ...]:
+        if not isinstance(value, list | tuple):
+            rule = "must be a list or a tuple of numbers, one for each channel"
+            raise MPSTypeError(who, argument, rule, type(value).__name__)
+        return tuple(check(who, argument, each) for each in value)
+
+    return checked
 
 
 class ImageAugmentation(CountedKernel[MPSState]):
@@ -99,7 +98,9 @@ class ImageAugmentation(CountedKernel[MPSState]):
         0, _pixels, "Pixels that images are slid by at most, each way, by multiples of a 64th of a pixel. Default 0."
     )
     rotation = KernelProperty[float](
-        0.0, _angle, "Degrees that images are turned by at most, each way: one of 1,025 angles. At most 180. Default 0."
+        0.0,
+        _up_to(180, "must be at most 180 degrees"),
+        "Degrees that images are turned by at most, each way: one of 1,025 angles. At most 180. Default 0.",
     )
     padding_mode = KernelProperty[MPSImageEdgeMode](
         MPSImageEdgeMode.ZERO,
@@ -116,13 +117,17 @@ class ImageAugmentation(CountedKernel[MPSState]):
         0.0, not_negative, "The most that is added to all pixels of an image, or taken away. Default 0."
     )
     contrast = KernelProperty[float](
-        0.0, _share, "The most that the factor of an image's distances from 1/2 departs from 1; 0 to 1. Default 0."
+        0.0,
+        _up_to(1, "must be a number from 0 to 1"),
+        "The most that the factor of an image's distances from 1/2 departs from 1; 0 to 1. Default 0.",
     )
     mean = KernelProperty[tuple[float, ...]](
-        (), _means, "What is subtracted from each channel, a number for each. Default: none, which is 0."
+        (), _per_channel(finite), "What is subtracted from each channel, a number for each. Default: none, which is 0."
     )
     standard_deviation = KernelProperty[tuple[float, ...]](
-        (), _deviations, "What each channel is divided by, a number for each, above 0. Default: none, which is 1."
+        (),
+        _per_channel(_positive),
+        "What each channel is divided by, a number for each, above 0. Default: none, which is 1.",
     )
 
     def __init__(self, device: MTLDevice, seed: int = 0) -> None:

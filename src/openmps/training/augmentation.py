@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
-from openmps.kernels.augmentation import MOST_PIXELS
 from openmps.training.preprocessing import Preprocessing
 from openmps.types import MPSImageEdgeMode
 
@@ -146,7 +145,7 @@ def _among(*words: str) -> Callable[[Any], bool]:
 
 
 def _is_pixels(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_PIXELS
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _is_normalization(value: object) -> bool:
@@ -160,7 +159,7 @@ def _pair(text: str) -> tuple[float, ...]:
     return tuple(float(each) for each in text.split("/"))
 
 
-_PIXELS = f"must be a whole number of pixels from 1 to {MOST_PIXELS}"
+_PIXELS = "must be a whole number of pixels, 1 or more"
 _SHARE = "must be a number above 0, 1 at most"
 ITEMS: Mapping[str, Item] = {
     "flip": Item("flip", str, _among(*get_args(Flip)), "must be random or alternate", "random"),

@@ -143,6 +143,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
     """
 
     momentum = Shown[float]("_momentum", "How far the running statistics move to those of a batch, 0 to 1.")
+    trains_gamma = Shown[bool]("_trains_gamma", "Whether gamma is trained beside beta.")
 
     def __init__(
         self,

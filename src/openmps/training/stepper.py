@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import takewhile
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -23,12 +23,14 @@ from openmps.ops.update.collectives import TotalFigures
 from openmps.runtime.binding import Binding, Number, Numbers
 from openmps.runtime.dispatch import record_op
 from openmps.training.augmentation import AS_THEY_ARE, Augmentation
-from openmps.training.augmented_batches import AugmentedBatches
 from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
 from openmps.training.network import Network
 from openmps.training.processes import TrainingProcesses
 from openmps.types import MPSImageFeatureChannelFormat, MTLCommandBufferStatus
+
+if TYPE_CHECKING:
+    from openmps.training.augmented_batches import AugmentedBatches
 
 IN_FLIGHT = 2
 """Steps under way at a time."""
@@ -85,14 +87,9 @@ class TrainingStepper:
             dropout_seed=dropout_seed,
             label_smoothing=augmentation.label_smoothing,
         )
-        self._augmented = AugmentedBatches(
-            augmentation,
-            device,
-            channel_format,
-            channels=network.shape.channels,
-            seed=dropout_seed,
-            share=0 if processes is None else processes.rank,
-        )
+        share = 0 if processes is None else processes.rank
+        channels = network.shape.channels
+        self._augmented = _augmented(augmentation, device, channel_format, channels, dropout_seed, share)
         self._graph.gradient_norm_limit = norm_limit
         if processes is not None:
             processes.share(
@@ -114,7 +111,7 @@ class TrainingStepper:
 
     def parts(self) -> dict[str, Checkpointed]:
         """What a checkpoint has to keep: the data sources, and the kernels that draw random numbers."""
-        return {**graph_parts(self._graph), **self._augmented.parts()}
+        return {**graph_parts(self._graph), **({} if self._augmented is None else self._augmented.parts())}
 
     def reload(self) -> None:
         """Take over the weights of data sources that were restored; no step may be under way."""
@@ -122,13 +119,15 @@ class TrainingStepper:
 
     def begin_epoch(self, number: int, order: NDArray[np.int64]) -> None:
         """Take the order in which an epoch visits the images; no step is under way."""
-        self._augmented.begin_epoch(number, order)
+        if self._augmented is not None:
+            self._augmented.begin_epoch(number, order)
 
     def prepare(self, batch: Batch, place: int = 0) -> PreparedBatch:
         """Bring a batch to the device; ``place`` is that of its first image in the order of the epoch."""
         images, one_hot = MPSImageBatch.from_numpy(self._device, batch.images), self._one_hot[batch.labels]
         labels = MPSCNNLossLabels.batch(self._device, one_hot)
-        return PreparedBatch(images, labels, self._augmented.unmixed(one_hot), place)
+        unmixed = None if self._augmented is None else self._augmented.unmixed(one_hot)
+        return PreparedBatch(images, labels, unmixed, place)
 
     def step(self, batch: PreparedBatch, *, is_to_stop: bool = False, is_to_save: bool = False) -> None:
         """Start one step, the update of the weights included; waits while two are under way.
@@ -144,8 +143,10 @@ class TrainingStepper:
         command_buffer = MPSCommandBuffer(self._queue)
         labels: list[MPSCNNLossLabels] = list(batch.labels)  # pyright: ignore[reportAssignmentType]
         known = MPSImageBatch([each.labels_image() for each in labels])
-        images = self._augmented.encode(command_buffer, batch.images, batch.place)
-        self._augmented.encode_labels(command_buffer, batch.unmixed, known)
+        images = batch.images
+        if self._augmented is not None:
+            images = self._augmented.encode(command_buffer, images, batch.place)
+            self._augmented.encode_labels(command_buffer, batch.unmixed, known)
         read: list[Binding] = []
         size = len(images) // self._parts
         for first in range(0, len(images), size):
@@ -201,6 +202,22 @@ class TrainingStepper:
                 self.saves_at = self.collected - 1
             found.append((loss, round(correct)))
         return found
+
+
+def _augmented(
+    how: Augmentation,
+    device: MTLDevice,
+    channel_format: MPSImageFeatureChannelFormat,
+    channels: int,
+    seed: int,
+    share: int,
+) -> AugmentedBatches | None:
+    """What augments the batches; its kernels are loaded where there is something to do."""
+    if how == AS_THEY_ARE:
+        return None
+    from openmps.training.augmented_batches import AugmentedBatches
+
+    return AugmentedBatches(how, device, channel_format, channels=channels, seed=seed, share=share)
 
 
 class Measure(Op, kind=Kind.REDUCTION):
