@@ -42,6 +42,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Weights in and out": "weights.md"},
             {"ONNX": "onnx.md"},
             {"Core ML": "coreml.md"},
+            {"Moving to MLX": "moving.md"},
             {"Swift": "swift.md"},
             {"PyObjC": "pyobjc.md"},
             {"The loop with a device": "device_loop.md"},

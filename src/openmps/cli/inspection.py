@@ -99,6 +99,10 @@ def compare(
         float | None,
         typer.Option(help="Largest error.  [default: 1e-4, 2e-2 where float16 is stored]", show_default=False),
     ] = None,
+    rounding: Annotated[
+        bool, typer.Option("--rounding", help="Run A's layers from B's images, and say what rounding explains.")
+    ] = False,
+    run_python: Annotated[bool, typer.Option("--run-python", help="Run the Python of a folder for MLX.")] = False,
     registry: Modules = None,
 ) -> None:
     """Hold two networks against each other.
@@ -110,9 +114,11 @@ def compare(
     named, and the exit status is 1 if there is one.
 
     Of a capture each layer runs from the device's own images; what rounding does not explain departs, with the mistake
-    that gives the device's numbers. Images are compared with what the device was given.
+    that gives the device's numbers. Images are compared with what the device was given. So it is with --rounding, and
+    where A or B is a folder for MLX.
     """
     from openmps.cli.captures import compare_with_capture
+    from openmps.cli.judging import Sides, judge, runtime_of
     from openmps.debug import compare as hold_against
     from openmps.debug.files import is_trace
     from openmps.formats.captures import is_capture
@@ -122,6 +128,14 @@ def compare(
         _tell(compare_with_capture(context, first, others, images, samples, _two(devices, "--device")[0], registry))
         return
     other = others[0] if others else first
+    if rounding or runtime_of(first) or runtime_of(other):
+        makers = registry_of(
+            registry, *(path for path in (first, other) if not is_trace(path) and not runtime_of(path))
+        )
+        formats_of, devices_of = _two(formats, "--format"), _two(devices, "--device")
+        given_sides = Sides((first, other), images, samples, count, formats_of, devices_of, makers, run_python)
+        _tell(judge(context, given_sides))
+        return
     _check_other(context, first, other, images)
     check_used(context, images, samples, training=training)
     makers = registry_of(registry, *(path for path in (first, other) if not is_trace(path)))

@@ -69,14 +69,15 @@ def open_graph(
     path: Path,
     *,
     training: bool = False,
+    probabilities: bool = False,
     device: MTLDevice | None = None,
     channel_format: MPSImageFeatureChannelFormat | None = None,
     registry: Registry | None = None,
 ) -> Found:
     """The graph at a path, on the CPU unless said; of a run the one that infers, or the one that trains.
 
-    Without a format, images are stored as the run or the archive says. ``registry`` makes what an archive holds of
-    classes that are not openmps'.
+    The latter gives probabilities, not logits, where it is to. Without a format, images are stored as the run or the
+    archive says. ``registry`` makes what an archive holds of classes that are not openmps'.
     """
     from openmps.formats.paths import is_file
     from openmps.runtime.devices import mtl_device
@@ -86,7 +87,7 @@ def open_graph(
         if training:
             raise typer.BadParameter("is for run folders: an archive holds one graph", param_hint="--training")
         return _archived(path, device, channel_format, registry)
-    return _of_run(open_run(path), device, channel_format, training=training)
+    return _of_run(open_run(path), device, channel_format, training=training, probabilities=probabilities)
 
 
 def _archived(
@@ -232,7 +233,12 @@ def _port_notes(sources: Sequence[Source], model: OnnxModel) -> list[str]:
 
 
 def _of_run(
-    run: RunFolder, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, training: bool
+    run: RunFolder,
+    device: MTLDevice,
+    channel_format: MPSImageFeatureChannelFormat | None,
+    *,
+    training: bool,
+    probabilities: bool,
 ) -> Found:
     from openmps.formats.swift import SwiftPreprocessing
     from openmps.training.inference import described_format, described_network, described_preprocessing
@@ -257,7 +263,12 @@ def _of_run(
     batch = options.batch_size
     network = Network.from_arrays(shape, arrays, optimizer=options.optimizer_factory())
     graph = network.training_graph(
-        device, form, loss_weight=1 / batch, dropout_seed=options.seed, label_smoothing=options.augments.label_smoothing
+        device,
+        form,
+        loss_weight=1 / batch,
+        dropout_seed=options.seed,
+        label_smoothing=options.augments.label_smoothing,
+        probabilities=probabilities,
     )
     weight = [f"The loss is that of batches of {batch} images: its weight is 1 / {batch}."]
     return Found(graph, sources, images, [*notes, *weight], prepared)

@@ -97,7 +97,7 @@ def given_to(
         if not images:
             remedy = "Give images, or --samples FILE.npz"
             raise MPSFileError("openmps", str(path), "has no images of its own", None, remedy)
-        return Given({"": _loaded(images, None)}, None)
+        return Given({"": loaded_images(images)}, None)
     return _of_run(path, images, count, labels, training=training)
 
 
@@ -109,7 +109,7 @@ def _of_run(path: Path, images: Sequence[Path], count: int, labels: str | None, 
     shape, names = described_network(folder)
     classes: list[int] | None = None if labels is None else [_class(each, names) for each in labels.split(",")]
     if images:
-        pixels = _loaded(images, shape, described_scaling(folder.config, str(folder.path / "run.json")))
+        pixels = loaded_images(images, shape, described_scaling(folder.config, str(folder.path / "run.json")))
     else:
         test = images_of(folder, names)
         if test is None:
@@ -153,7 +153,9 @@ def _class(text: str, names: Sequence[str]) -> int:
     return list(names).index(name)
 
 
-def _loaded(images: Sequence[Path], shape: NetworkShape | None, scaling: ScalingName | None = None) -> NDArray[Any]:
+def loaded_images(
+    images: Sequence[Path], shape: NetworkShape | None = None, scaling: ScalingName | None = None
+) -> NDArray[Any]:
     """Files as one array, of a run's size if there is one."""
     import numpy as np
 

@@ -230,9 +230,7 @@ class Network(NamedAttributes):
 
         It has a copy of the weights: ``reload_from_data_sources()`` brings in what training has changed.
         """
-        softmax = _labelled(MPSCNNSoftMaxNode(self._logits(None)), "softmax")
-        softmax.result_image.format = _FLOAT32
-        graph = MPSNNGraph(device, softmax.result_image)
+        graph = MPSNNGraph(device, _softmax(self._logits(None)))
         graph.format = channel_format
         return graph
 
@@ -245,6 +243,7 @@ class Network(NamedAttributes):
         dropout_seed: int,
         gradient_format: MPSImageFeatureChannelFormat = _FLOAT32,
         label_smoothing: float = 0.0,
+        probabilities: bool = False,
     ) -> MPSNNGraph:
         """The graph that does one training step: images and labels in, the logits (float32) out as intermediate image.
 
@@ -252,11 +251,13 @@ class Network(NamedAttributes):
         ``gradient_format``, float32 unless said whatever the format of the images is: in half precision, which a GPU
         multiplies many times as fast, small ones vanish unless ``loss_weight`` holds a factor that the optimizers'
         ``gradient_rescale`` takes out again. A NaN or an infinity in the loss stops an encode before anything is
-        updated. ``label_smoothing`` is the share of each label that is spread over all classes.
+        updated. ``label_smoothing`` is the share of each label that is spread over all classes. With ``probabilities``
+        those of `inference_graph` come out too, and no logits.
         """
         logits = self._logits(dropout_seed)
-        logits.export_from_graph = True
-        logits.image_allocator = MPSImage.default_allocator()
+        if not probabilities:
+            logits.export_from_graph = True
+            logits.image_allocator = MPSImage.default_allocator()
         descriptor = MPSCNNLossDescriptor(MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY, MPSCNNReductionType.SUM)
         descriptor.weight = loss_weight
         descriptor.label_smoothing, descriptor.number_of_classes = label_smoothing, self.shape.classes
@@ -265,7 +266,8 @@ class Network(NamedAttributes):
         loss.result_image.format = gradient_format
         last = loss.training_graph(None, partial(_store_gradients, gradient_format))
         assert last is not None
-        graph = MPSNNGraph(device, last[0].result_image, result_image_is_needed=False)
+        results = [last[0].result_image, *([_softmax(logits)] if probabilities else [])]
+        graph = MPSNNGraph(device, result_images=results, results_are_needed=[False, True][: len(results)])
         graph.format = channel_format
         graph.stop_on_non_finite = True
         return graph
@@ -292,6 +294,13 @@ def _store_gradients(
     gradient.result_image.format = channel_format
     if forward is not None:
         gradient.label = f"{forward.label} gradient"
+
+
+def _softmax(logits: MPSNNImageNode) -> MPSNNImageNode:
+    """The probabilities of logits."""
+    softmax = _labelled(MPSCNNSoftMaxNode(logits), "softmax")
+    softmax.result_image.format = _FLOAT32
+    return softmax.result_image
 
 
 def _labelled(node: _Node, label: str) -> _Node:

@@ -14,6 +14,7 @@ from openmps.formats.onnx import shape_layers as shapes
 from openmps.formats.onnx.model import Array
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.writing import Layer, Writer
+from openmps.formats.windows import extents, padding
 from openmps.graph.nodes import (
     arithmetic,
     concatenation,
@@ -37,27 +38,11 @@ Kind = MPSCNNNeuronType
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
-def _before(kernel: Any, rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of padding before the first window."""
-    return rows // 2 - kernel.offset.y, columns // 2 - kernel.offset.x
-
-
-def _extents(kernel: Any) -> tuple[int, int]:
-    rows, columns = (
-        (getattr(kernel, f"kernel_{side}") - 1) * getattr(kernel, f"dilation_rate_{axis}") + 1
-        for side, axis in (("height", "y"), ("width", "x"))
-    )
-    return rows, columns
-
-
 def _windowed(writer: Writer, node: Any, kernel: Any) -> tuple[str, list[int]]:
     """The source, cut where windows do not begin at its first pixel, and ONNX's pads."""
     source = writer.name(node.sources[0])
     sizes, results = writer.shape(node.sources[0])[1:], writer.shape(node.result_image)[1:]
-    extents = _extents(kernel)
-    strides = kernel.stride_in_pixels_y, kernel.stride_in_pixels_x
-    before = _before(kernel, *extents)
-    behind = [(d - 1) * s + k - n - b for d, s, k, n, b in zip(results, strides, extents, sizes, before, strict=True)]
+    before, behind = padding(kernel, sizes, results)
     if min(*before, *behind) < 0:
         starts = [max(0, -each) for each in before]
         ends = [n + min(0, each) for n, each in zip(sizes, behind, strict=True)]
@@ -106,11 +91,11 @@ def _transposed(writer: Writer, node: Any, kernel: Any) -> None:
     groups, (outputs, ky, kx, inputs) = descriptor.groups, weights.shape
     turned = weights[:, ::-1, ::-1].reshape(groups, outputs // groups, ky, kx, inputs)
     iohw = turned.transpose(0, 4, 1, 2, 3).reshape(groups * inputs, outputs // groups, ky, kx)
-    extents, strides = _extents(kernel), (descriptor.stride_in_pixels_y, descriptor.stride_in_pixels_x)
+    taps, strides = extents(kernel), (descriptor.stride_in_pixels_y, descriptor.stride_in_pixels_x)
     offsets = kernel.kernel_offset_y, kernel.kernel_offset_x
-    low = [offset - k // 2 + k - 1 for offset, k in zip(offsets, extents, strict=True)]
+    low = [offset - k // 2 + k - 1 for offset, k in zip(offsets, taps, strict=True)]
     sizes, results = writer.shape(node.sources[0])[1:], writer.shape(node.result_image)[1:]
-    high = [(n - 1) * s + k - p - d for n, s, k, p, d in zip(sizes, strides, extents, low, results, strict=True)]
+    high = [(n - 1) * s + k - p - d for n, s, k, p, d in zip(sizes, strides, taps, low, results, strict=True)]
     if min(low) < 0 or any(-h >= s for h, s in zip(high, strides, strict=True)):
         raise NodeError("its padding is none that ONNX has")
     _finish(
@@ -231,17 +216,16 @@ def _maximum(writer: Writer, node: Any, kernel: Any) -> None:
     if kernel.edge_mode is not MPSImageEdgeMode.CLAMP:
         raise NodeError(f"its edge mode is {kernel.edge_mode.name}")
     source, pads = _windowed(writer, node, kernel)
-    extents = _extents(kernel)
     # A tap beyond the edge reads the edge, which a window whose pixels lie apart may not hold.
-    if max(kernel.dilation_rate_x, kernel.dilation_rate_y) > 1 or _is_far(pads, extents):
+    if max(kernel.dilation_rate_x, kernel.dilation_rate_y) > 1 or _is_far(pads, extents(kernel)):
         source, pads = _edged(writer, source, pads)
     dilations = {"dilations": [kernel.dilation_rate_y, kernel.dilation_rate_x]}
     writer.add("MaxPool", [source], writer.name(node.result_image), pads=pads, **_shape_of(kernel), **dilations)
 
 
-def _is_far(pads: Sequence[int], extents: tuple[int, int]) -> bool:
+def _is_far(pads: Sequence[int], windows: tuple[int, int]) -> bool:
     """Whether windows lie in the padding alone, which ONNX does not allow."""
-    return any(pad >= size for pad, size in zip(pads, (*extents, *extents), strict=True))
+    return any(pad >= size for pad, size in zip(pads, (*windows, *windows), strict=True))
 
 
 def _edged(writer: Writer, source: str, pads: Sequence[int]) -> tuple[str, list[int]]:
@@ -260,7 +244,7 @@ def _average(writer: Writer, node: Any, kernel: Any) -> None:
         if any(side > zeros for side, zeros in zip(pads, (y, x, y, x), strict=True)):
             raise NodeError("its divisor counts a part of the padding")
         counts = True
-    if _is_far(pads, _extents(kernel)):
+    if _is_far(pads, extents(kernel)):
         raise NodeError("its padding is none that ONNX has")
     more = {"count_include_pad": int(counts)}
     writer.add("AveragePool", [source], writer.name(node.result_image), pads=pads, **_shape_of(kernel), **more)
