@@ -927,9 +927,11 @@ def test_a_graph_is_exported_as_onnx(run, tmp_path, capsys):
     ("arguments", "words"),
     [
         (["RUN", "OUT"], "--swift"),
-        (["--swift", "--onnx", "RUN", "OUT"], "--swift or --onnx"),
+        (["--swift", "--onnx", "RUN", "OUT"], "--swift, --onnx or --mlx"),
         (["--onnx", "--half", "RUN", "OUT"], "are for Swift"),
-        (["--swift", "--image", "6x4x1", "RUN", "OUT"], "are for ONNX and --capture"),
+        (["--mlx", "--training", "RUN", "OUT"], "are for Swift"),
+        (["--mlx", "--name", "no name", "RUN", "OUT"], "a name for a class"),
+        (["--swift", "--image", "6x4x1", "RUN", "OUT"], "are for ONNX, MLX and --capture"),
         (["--onnx", "--image", "6x4", "RUN", "OUT"], "is no size"),
         (["--swift", "--half", "--training", "RUN", "OUT"], "leave one of them out"),
         (["--swift", "nothing", "OUT"], "nothing there"),

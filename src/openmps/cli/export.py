@@ -71,7 +71,7 @@ def export(
         rule = "is for networks that infer: leave one of them out"
         raise typer.BadParameter(rule, param_hint="--capture and --training")
     if not capture and (image or samples is not None):
-        rule = "are for ONNX and --capture, which need images: leave them out"
+        rule = "are for ONNX, MLX and --capture, which need images: leave them out"
         raise typer.BadParameter(rule, param_hint="--image and --samples")
     found = open_graph(graph, training=training, registry=registry_of(registry, graph))
     chosen = name if name is not None else class_name(out.name)
