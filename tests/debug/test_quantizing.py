@@ -109,6 +109,46 @@ def test_each_layer_gets_what_errs_less_in_its_results() -> None:
     assert found.facts()["bytes"] == found.bytes[1] == sum(each.bytes[1] for each in found.layers)
 
 
+def _folded() -> mps.MPSCNNConvolutionDescriptor:
+    descriptor = mps.MPSCNNConvolutionDescriptor(3, 3, 8, 32)
+    rows = {name: RNG.uniform(0.5, 2, 32).astype(np.float32) for name in ("mean", "variance", "gamma", "beta")}
+    descriptor.set_batch_normalization_parameters_for_inference(**rows, epsilon=0.1)
+    return descriptor
+
+
+def _grouped() -> mps.MPSCNNConvolutionDescriptor:
+    descriptor = mps.MPSCNNConvolutionDescriptor(3, 3, 8, 32)
+    descriptor.groups = 2
+    return descriptor
+
+
+DESCRIPTORS = {
+    "folded batch normalization": _folded(),
+    "groups": _grouped(),
+    "depthwise": mps.MPSCNNDepthWiseConvolutionDescriptor(7, 7, 8, 32),
+    "fused neuron": mps.MPSCNNConvolutionDescriptor(3, 3, 8, 32, neuron_filter=mps.MPSCNNNeuronTanH(CPU, 1.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("kind", DESCRIPTORS)
+@pytest.mark.parametrize("form", QuantizedForm)
+def test_errors_are_those_of_the_graph_in_8_bits(kind: str, form: QuantizedForm) -> None:
+    descriptor = DESCRIPTORS[kind]
+    source = mps.ArrayConvolutionDataSource(descriptor, RNG.normal(size=descriptor.weight_shape()), label="conv")
+    node = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(mps.Handle("image")), source)
+    twice = mps.MPSNNAdditionNode(node.result_image, node.result_image)  # an image is given up once
+    graph = mps.MPSNNGraph(CPU, twice.result_image)
+    graph.format = FLOAT32
+    data = (found := quantize(graph, [IMAGES], form)).archived(graph)
+    before, after = (
+        result(each).astype(np.float64)
+        for each in (graph, mps.MPSKeyedUnarchiver.unarchived_object_of_class(mps.MPSNNGraph, data, CPU))
+    )
+    error = np.linalg.norm(after - before) / np.linalg.norm(before)
+    assert 1e-4 < error < 0.02
+    assert found.layers[0].error == pytest.approx(error, rel=1e-3)
+
+
 @pytest.mark.parametrize("form", QuantizedForm)
 def test_an_archive_swift_and_onnx_compute_with_them(form: QuantizedForm, tmp_path: Path) -> None:
     graph = network(NORMAL, HEAVY)

@@ -77,7 +77,9 @@ def compare(
     first: Annotated[
         Path,
         typer.Argument(
-            metavar="A", help=f"{_NETWORKS}, a folder of openmps trace, or a capture of a device.", show_default=False
+            metavar="A",
+            help=f"{_NETWORKS}, a folder of openmps trace or for MLX, or a capture of a device.",
+            show_default=False,
         ),
     ],
     more: Annotated[

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from openmps.cli.archives import is_onnx
 from openmps.cli.models import open_graph
 from openmps.cli.options import Device, note, open_run, require_another, require_new
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Given, Samples, check_used, given_to, seen_by, sources_of
+from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
     from openmps.formats.quantization import QuantizedForm
@@ -60,6 +62,8 @@ def quantize(
 
     chosen = _form(form)
     check_used(context, images or [], samples, training=False)
+    if is_onnx(out):
+        raise MPSFileError("openmps quantize", str(out), "must not end in .onnx: what is written is an archive")
     for path in (out, *([] if report is None else [report])):
         require_another(path, network, _NETWORK)
         require_new(path, force=force)

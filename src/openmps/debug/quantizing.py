@@ -162,7 +162,7 @@ def _layers_with_kernels(graph: MPSNNGraph, arrays: Sequence[NDArray[Any]]) -> I
         layer = layers.layer(label, shown)
         yield layer, graph.kernels[stage.node]
         shown[label] = layer.run()
-        for image in stage.node.sources:
+        for image in {*stage.node.sources}:
             if last_reads[image] == place and image in labels:
                 del shown[labels[image]]
 
