@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 from contextlib import redirect_stderr
+from importlib.util import find_spec
 from pathlib import Path
 
 import forked
@@ -923,13 +924,42 @@ def test_a_graph_is_exported_as_onnx(run, tmp_path, capsys):
     assert main(["export", "--onnx", str(tmp_path / "net.mps"), str(tmp_path / "third.onnx")]) == 0
 
 
+@pytest.mark.skipif(find_spec("coremltools") is None, reason="coremltools is not installed")
+def test_a_graph_is_exported_for_core_ml(run, tmp_path, capsys):
+    from openmps.formats import coreml
+    from openmps.training import Classifier
+
+    classifier = Classifier.open(run, mps.mtl_device("cpu"))
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 4, 6, 1), np.uint8)
+    for option, most in ((), 1e-5), (("--half",), 1e-2):
+        out = tmp_path / f"net{''.join(option)}.mlpackage"
+        assert main(["export", "--coreml", str(run), str(out), *option]) == 0
+        assert capsys.readouterr().out.startswith(f"{out}: ")
+        network = coreml.network(out)
+        assert network.class_labels == classifier.class_names and network.image_inputs == (("image", "GRAYSCALE"),)
+        (found,) = network.model(mps.mtl_device("cpu")).run({"image": pixels.transpose(0, 3, 1, 2)}).values()
+        np.testing.assert_allclose(found.reshape(1, -1), classifier.probabilities(pixels), atol=most)
+    assert main(["export", "--coreml", str(run), str(tmp_path / "many.mlpackage"), "--batch", "3"]) == 0
+    assert "the input is an array" in capsys.readouterr().err
+    assert coreml.network(tmp_path / "many.mlpackage").image_inputs == ()
+    assert main(["export", "--coreml", str(run), str(tmp_path / "net.mps")]) == 2
+    assert "must end in .mlpackage" in capsys.readouterr().err
+    assert main(["convert", str(out), str(tmp_path / "net.mps")]) == 0
+    assert main(["export", "--coreml", str(tmp_path / "net.mps"), str(tmp_path / "again.mlpackage")]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["RUN", "OUT"], "--swift"),
-        (["--swift", "--onnx", "RUN", "OUT"], "--swift, --onnx or --mlx"),
-        (["--onnx", "--half", "RUN", "OUT"], "are for Swift"),
-        (["--mlx", "--training", "RUN", "OUT"], "are for Swift"),
+        (["--swift", "--onnx", "RUN", "OUT"], "--swift, --onnx, --mlx, --coreml or --coreai"),
+        (["--onnx", "--batch", "2", "RUN", "OUT"], "is for --coreml and --coreai"),
+        (["--coreai", "--half", "RUN", "OUT"], "is for --swift and --coreml"),
+        (["--coreai", "RUN", "OUT"], "must end in .aimodel"),
+        (["--coreml", "--name", "Net", "RUN", "OUT"], "is for --swift and --mlx"),
+        (["--coreml", "--samples", "a.npz", "RUN", "OUT"], "is for --swift: leave it out"),
+        (["--onnx", "--half", "RUN", "OUT"], "is for --swift"),
+        (["--mlx", "--training", "RUN", "OUT"], "is for --swift: leave it out"),
         (["--mlx", "--name", "no name", "RUN", "OUT"], "a name for a class"),
         (["--swift", "--image", "6x4x1", "RUN", "OUT"], "are for ONNX, MLX and --capture"),
         (["--onnx", "--image", "6x4", "RUN", "OUT"], "is no size"),

@@ -39,14 +39,8 @@ from openmps.spellings import OtherSpelling
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_signatures.txt"
 SUBMODULES = (
-    *(
-        openmps.debug,
-        openmps.errors,
-        openmps.formats,
-        openmps.formats.coreml,
-        openmps.formats.onnx,
-        openmps.formats.swift,
-    ),
+    *(openmps.debug, openmps.errors, openmps.formats, openmps.formats.coreai, openmps.formats.coreml),
+    *(openmps.formats.onnx, openmps.formats.swift),
     *(openmps.distributed, openmps.training, openmps.types),
 )
 OPERATORS = ("__array__", "__call__", "__contains__", "__dlpack__", "__enter__", "__getitem__", "__iter__", "__len__")

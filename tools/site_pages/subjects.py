@@ -29,7 +29,10 @@ _FLOORS = {
     "training": ("data_sources", "Data sources, ready-made"),
 }
 """Subjects of modules and packages that are neither kernels nor nodes."""
-_PACKAGES = ("training", "distributed", "debug", "formats", "formats.coreml", "formats.onnx", "formats.swift")
+_PACKAGES = (
+    *("training", "distributed", "debug"),
+    *("formats", "formats.coreai", "formats.coreml", "formats.onnx", "formats.swift"),
+)
 """Packages beside the framework's classes, whose public names are on a page of each."""
 
 

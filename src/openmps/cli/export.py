@@ -1,36 +1,58 @@
-"""``openmps export``: a graph as the source that makes it in an app, as an ONNX file or as Python for MLX."""
+"""``openmps export``: a graph as source for an app, as ONNX, as Python for MLX, or for Core ML or Core AI."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.models import Images, open_graph, required_images
+from openmps.cli.archives import is_onnx
+from openmps.cli.models import Found, Images, open_graph, open_model, required_images
 from openmps.cli.options import note
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Samples
+from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
     from openmps.formats.archive import Registry
+
+_WHO = "openmps export"
+_TAKERS = {
+    "--half": ("--swift", "--coreml"),
+    "--training": ("--swift",),
+    "--name": ("--swift", "--mlx"),
+    "--capture": ("--swift",),
+    "--samples": ("--swift",),
+    "--batch": ("--coreml", "--coreai"),
+}
+"""Options, and the formats that they are for."""
 
 
 def export(
     graph: Annotated[
         Path, typer.Argument(metavar="RUN|ARCHIVE", help="A run folder, or a graph in an archive.", show_default=False)
     ],
-    out: Annotated[Path, typer.Argument(help="The folder to make, or the ONNX file.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="The folder or package to make, or the file.", show_default=False)],
     swift: Annotated[bool, typer.Option("--swift", help="Swift, with a file of weights for each layer.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file with the shape of every value.")] = False,
     mlx: Annotated[
         bool, typer.Option("--mlx", help="Python for MLX, which runs and trains, with a file of weights.")
     ] = False,
+    coreml: Annotated[bool, typer.Option("--coreml", help="A Core ML package, an ML program.")] = False,
+    coreai: Annotated[bool, typer.Option("--coreai", help="An asset of Core AI.")] = False,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images of a batch, for --coreml and --coreai.  [default: 1]", show_default=False),
+    ] = None,
     image: Images = None,
     name: Annotated[
         str | None, typer.Option(help="The class in Swift or Python.  [default: OUT's name]", show_default=False)
     ] = None,
-    half: Annotated[bool, typer.Option("--half", help="Weights rounded to float16.")] = False,
+    half: Annotated[
+        bool, typer.Option("--half", help="Weights rounded to float16; of Core ML all that is computed.")
+    ] = False,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
     capture: Annotated[
         bool, typer.Option("--capture", help="Swift that dumps every image for openmps compare, and a test.")
@@ -38,7 +60,7 @@ def export(
     samples: Samples = None,
     registry: Modules = None,
 ) -> None:
-    """Write a graph as source for an app, as ONNX, or for MLX.
+    """Write a graph as source for an app, as ONNX, for MLX, or for Core ML or Core AI.
 
     Swift, and the weights that it reads, go into a new folder. OUT/NAME.swift has a class that makes the same
     MPSNNGraph; its head says how to use it. What cannot be said in Swift is listed, and nothing is written.
@@ -52,18 +74,23 @@ def export(
     from openmps.formats import swift as formats
     from openmps.formats.swift.literals import class_name
 
-    if [swift, onnx, mlx].count(True) != 1:
+    chosen_formats = {"--swift": swift, "--onnx": onnx, "--mlx": mlx, "--coreml": coreml, "--coreai": coreai}
+    if [*chosen_formats.values()].count(True) != 1:
         rule = "is needed, one of them: what there is to export"
-        raise typer.BadParameter(rule, param_hint="--swift, --onnx or --mlx")
+        raise typer.BadParameter(rule, param_hint=_listed([*chosen_formats], "or"))
+    more = {"--half": half, "--training": training, "--name": name is not None, "--capture": capture}
+    more |= {"--samples": samples is not None, "--batch": batch is not None}
+    _check_options(next(option for option, is_chosen in chosen_formats.items() if is_chosen), more)
     if not swift:
-        if half or training or (onnx and name is not None):
-            raise typer.BadParameter("are for Swift: leave them out", param_hint="--half, --training and --name")
-        if capture or samples is not None:
-            raise typer.BadParameter("are for Swift: leave them out", param_hint="--capture and --samples")
+        makers, sizes = registry_of(registry, graph), image or []
         if onnx:
-            _export_onnx(graph, out, image or [], registry_of(registry, graph))
+            _export_onnx(graph, out, sizes, makers)
+        elif mlx:
+            _export_mlx(graph, out, sizes, name, makers)
+        elif coreml:
+            _export_coreml(graph, out, sizes, makers, half=half, batch=batch or 1)
         else:
-            _export_mlx(graph, out, image or [], name, registry_of(registry, graph))
+            _export_coreai(graph, out, sizes, makers, batch or 1)
         return
     if half and training:
         raise typer.BadParameter("cannot be trained: leave one of them out", param_hint="--half and --training")
@@ -87,14 +114,26 @@ def export(
         print(f"{chosen}Capture.swift and {chosen}Tests.swift beside it, with {chosen}-golden.dat")
 
 
+def _check_options(chosen: str, more: Mapping[str, bool]) -> None:
+    """Raise where an option was given that is not for the format."""
+    for option, is_given in more.items():
+        if is_given and chosen not in _TAKERS[option]:
+            rule = f"is for {_listed(_TAKERS[option], 'and')}: leave it out"
+            raise typer.BadParameter(rule, param_hint=option)
+
+
+def _listed(options: Sequence[str], joined: str) -> str:
+    *most, last = options
+    return f"{', '.join(most)} {joined} {last}" if most else last
+
+
 def _export_onnx(path: Path, out: Path, sizes: list[str], registry: Registry) -> None:
-    from openmps.errors import MPSFileError
     from openmps.formats import onnx
     from openmps.formats.paths import is_there
 
     found = open_graph(path, registry=registry)
-    if is_there(out, "openmps export"):
-        raise MPSFileError("openmps export", str(out), "must be new", "something there", "Choose another name.")
+    if is_there(out, _WHO):
+        raise MPSFileError(_WHO, str(out), "must be new", "something there", "Choose another name.")
     onnx.save(found.graph, out, required_images(found, sizes))
     print(f"{out}: {len(found.graph.kernels)} kernels, {out.stat().st_size:,} bytes")
 
@@ -109,3 +148,51 @@ def _export_mlx(path: Path, out: Path, sizes: list[str], name: str | None, regis
     chosen = name if name is not None else class_name(out.name)
     folder = mlx.export(found.graph, out, required_images(found, sizes), chosen, notes=found.notes)
     print(f"{folder}: class {chosen} in network.py, and its weights")
+
+
+def _export_coreml(path: Path, out: Path, sizes: list[str], registry: Registry, *, half: bool, batch: int) -> None:
+    """Of a run an image classifier, where one image is a batch; of anything else a program over arrays."""
+    from openmps.formats import coreml
+
+    found = _found(path, out, ".mlpackage", registry)
+    is_image = batch == 1 and found.preprocessing is not None
+    if not is_image:
+        _note_numbers(found)
+    coreml.save(
+        found.graph, out, required_images(found, sizes), half=half, batch=batch,
+        preprocessing=coreml.CoreMLPreprocessing(*found.preprocessing) if is_image and found.preprocessing else None,
+        class_labels=found.classes if is_image else (), metadata={"openmps.source": path.name},
+    )  # fmt: skip
+    _print_folder(out, found, "float16" if half else "float32")
+
+
+def _export_coreai(path: Path, out: Path, sizes: list[str], registry: Registry, batch: int) -> None:
+    from openmps.formats import coreai
+
+    found = _found(path, out, ".aimodel", registry)
+    _note_numbers(found)
+    images = required_images(found, sizes)
+    coreai.save(found.graph, out, images, batch=batch, metadata={"openmps.source": path.name})
+    _print_folder(out, found, "float32")
+
+
+def _found(path: Path, out: Path, suffix: str, registry: Registry) -> Found:
+    """The graph of a run, an archive or an ONNX model, for a folder that ends in ``suffix``."""
+    from openmps.runtime.devices import mtl_device
+
+    if out.suffix.lower() != suffix:
+        raise MPSFileError(_WHO, str(out), f"must end in {suffix}", out.suffix or "no ending", "Apple's tools want it")
+    if is_onnx(path):
+        return open_model(path, mtl_device("cpu"), None, apart=False)
+    return open_graph(path, registry=registry)
+
+
+def _note_numbers(found: Found) -> None:
+    """Say what the numbers of an array are, where an app could take it for an image."""
+    if found.preprocessing is not None:
+        note(f"the input is an array, of the numbers that the network sees. {found.notes[1]}")
+
+
+def _print_folder(out: Path, found: Found, form: str) -> None:
+    size = sum(each.stat().st_size for each in out.rglob("*") if each.is_file())
+    print(f"{out}: {len(found.graph.kernels)} kernels, {form}, {size:,} bytes")

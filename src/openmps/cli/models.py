@@ -52,6 +52,8 @@ class Found(NamedTuple):
     preprocessing: SwiftPreprocessing | None = None
     model: OnnxModel | None = None
     """The ONNX model that it is the graph of."""
+    classes: Sequence[str] = ()
+    """The classes of a run, in the order of the result's channels."""
 
 
 Images = Annotated[
@@ -104,14 +106,16 @@ def _archived(
     return _of_model(model, notes)
 
 
-def open_model(path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None) -> Found:
-    """The graph of an ONNX file, whose layers have nodes of their own."""
+def open_model(
+    path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, apart: bool = True
+) -> Found:
+    """The graph of an ONNX file, whose layers have nodes of their own; one for inference where not ``apart``."""
     from openmps.formats.onnx import network
     from openmps.types import MPSImageFeatureChannelFormat
 
     form = channel_format or MPSImageFeatureChannelFormat.FLOAT32
     with warned_once():
-        model = network(path, trainable=True).model(device, form)
+        model = network(path, trainable=apart).model(device, form)
     return _of_model(model, [f"The graph of {path.name}."])
 
 
@@ -258,7 +262,8 @@ def _of_run(
     images = [shape.image_descriptor()]
     sources = [Source("image", shape.width, shape.height, shape.channels)]
     if not training:
-        return Found(Network.from_arrays(shape, arrays).inference_graph(device, form), sources, images, notes, prepared)
+        graph = Network.from_arrays(shape, arrays).inference_graph(device, form)
+        return Found(graph, sources, images, notes, prepared, classes=names)
     options = run_options(run)
     batch = options.batch_size
     network = Network.from_arrays(shape, arrays, optimizer=options.optimizer_factory())

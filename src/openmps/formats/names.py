@@ -1,6 +1,6 @@
 """Every public name of `openmps.formats`; see `openmps.names`."""
 
-from openmps.formats import coreml as coreml, onnx as onnx, swift as swift
+from openmps.formats import coreai as coreai, coreml as coreml, onnx as onnx, swift as swift
 from openmps.formats.arrays import Array as Array
 from openmps.formats.atomic import write_atomic as write_atomic
 from openmps.formats.exchange.conventions import WeightLayout as WeightLayout

@@ -1,5 +1,6 @@
 """Core ML's packages as networks of the framework's nodes. Needs coremltools, which ``openmps[coreml]`` installs."""
 
 from openmps.formats.coreml.network import CoreMLNetwork, load, network
+from openmps.formats.coreml.saving import CoreMLPreprocessing, save
 
-__all__ = ["CoreMLNetwork", "load", "network"]
+__all__ = ["CoreMLNetwork", "CoreMLPreprocessing", "load", "network", "save"]

@@ -124,3 +124,25 @@ def _read(file: BinaryIO, offset: int, left: int, what: str) -> tuple[int, bytes
         raise MPSFileError(READER, what, rule, f"a file of {end:,} bytes", "Copy the whole file again")
     file.seek(start)
     return kind, file.read(size)
+
+
+class BlobWriter:
+    """A file of weights on its way."""
+
+    _ALIGNED = 64
+
+    def __init__(self) -> None:
+        self._data, self._count = bytearray(HEADER.size), 0
+
+    def add(self, array: Array, kind: str) -> int:
+        """Where the head of a new blob begins."""
+        offset, data = len(self._data), array.astype(KINDS[kind][0]).tobytes()
+        self._data += BLOB.pack(SENTINEL, KINDS[kind][2], len(data), offset + BLOB.size, 0) + data
+        self._data += bytes(-len(self._data) % self._ALIGNED)
+        self._count += 1
+        return offset
+
+    def content(self) -> bytes:
+        """The whole file."""
+        HEADER.pack_into(self._data, 0, self._count, VERSION)
+        return bytes(self._data)

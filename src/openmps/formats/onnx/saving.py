@@ -50,10 +50,24 @@ def save(
 def exported(graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence[MPSImageDescriptor]) -> bytes:
     """The bytes that `save` writes."""
     onnx = require_onnx(WRITER)
-    of_kind(WRITER, "graph", graph, MPSNNGraph)
-    given = descriptors_of(WRITER, image_descriptors)
-    _check_conventions(graph, given)
-    writer = Writer(onnx, graph, graph.program_for(given, allow_fusion=False))
+    written, problems = operators(graph, image_descriptors, WRITER)
+    if problems:
+        raise MPSOperatorError(WRITER, "graph", problems)
+    return written.model(onnx).SerializeToString()
+
+
+def operators(
+    graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence[MPSImageDescriptor], who: str
+) -> tuple[Writer, list[dict[str, str]]]:
+    """A graph for inference as ONNX's operators, and the nodes that there are none for, as `MPSOperatorError` has them.
+
+    Raises:
+        MPSArgumentError: The graph follows another convention than the default where ONNX has no operators for it.
+    """
+    of_kind(who, "graph", graph, MPSNNGraph)
+    given = descriptors_of(who, image_descriptors)
+    _check_conventions(graph, given, who)
+    writer = Writer(graph, graph.program_for(given, allow_fusion=False))
     problems: list[dict[str, str]] = []
     for node, kernel in graph.kernels.items():
         try:
@@ -66,18 +80,16 @@ def exported(graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence
             problems.append(
                 {"node": str(node.label or kind), "operator": kind, "why": problem.why, "remedy": problem.remedy}
             )
-    if problems:
-        raise MPSOperatorError(WRITER, "graph", problems)
-    return writer.model().SerializeToString()
+    return writer, problems
 
 
-def _check_conventions(graph: MPSNNGraph, given: Sequence[MPSImageDescriptor]) -> None:
+def _check_conventions(graph: MPSNNGraph, given: Sequence[MPSImageDescriptor], who: str) -> None:
     """Only readings that operators express: each file gives the graph's numbers, or there is none."""
     for name, choice in graph.conventions_asked(given).items():
         if choice != CONVENTIONS[name].default and name not in _WRITTEN:
             rule = f"follows the convention {name}={choice!r}, for which ONNX has no operators"
             remedy = f"Make it with {name}={CONVENTIONS[name].default!r}"
-            raise MPSArgumentError(WRITER, "graph", rule, None, remedy)
+            raise MPSArgumentError(who, "graph", rule, None, remedy)
 
 
 def _layer(node: MPSNNFilterNode) -> Layer | None:

@@ -1,4 +1,4 @@
-"""An ONNX model on its way into a file: names, constants, operators and the shapes of values."""
+"""A graph in ONNX's terms, on its way into a file: names, constants, operators and the shapes of values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openmps.formats.archive.sources import StandIns
-from openmps.formats.onnx.model import Array
+from openmps.formats.onnx.model import Array, Node
 from openmps.graph.compile.program import Program
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.node import MPSNNImageNode, handle_label
@@ -21,18 +21,17 @@ Layer = Callable[["Writer", Any, Any], None]
 
 
 class Writer:
-    """A model on its way into a file."""
+    """A graph as operators and constants."""
 
-    def __init__(self, onnx: Any, graph: MPSNNGraph, program: Program) -> None:
-        self._onnx, self._graph, self._program = onnx, graph, program
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
-        self._shapes: dict[str, tuple[int, ...]] = {}
+    def __init__(self, graph: MPSNNGraph, program: Program) -> None:
+        self._program = program
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Array] = {}
         self._names: dict[MPSNNImageNode, str] = {}
         self._taken: set[str] = set()
         self.stand_ins = StandIns()
         interface = graph.interface
-        self._inputs = [self.name(image) for image in interface.inputs]
+        self.inputs = [self.name(image) for image in interface.inputs]
         self._outputs = [interface.result, *interface.intermediates]
 
     # --- names --------------------------------------------------------------------------------------------------------
@@ -44,7 +43,6 @@ class Writer:
             producer = image.producer
             made = None if producer is None else producer.label
             self._names[image] = self.fresh(label or made or ("input" if producer is None else "image"))
-            self._shapes[self._names[image]] = self.shape(image)
         return self._names[image]
 
     def fresh(self, wanted: str) -> str:
@@ -65,37 +63,45 @@ class Writer:
     def constant(self, value: Array, name: str = "constant") -> str:
         """A constant, by its name."""
         found = self.fresh(name)
-        self._constants.append(self._onnx.numpy_helper.from_array(np.ascontiguousarray(value), found))
+        self.constants[found] = np.ascontiguousarray(value).reshape(np.shape(value))
         return found
 
     def add(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         """An operator; the name of its output."""
-        made = self._onnx.helper.make_node(operator, list(inputs), [output], name=f"{operator}:{output}", **attributes)
-        self._nodes.append(made)
+        self.nodes.append(Node(f"{operator}:{output}", operator, "", tuple(inputs), (output,), attributes))
         return output
 
     def step(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
         """An operator whose output has no image."""
         return self.add(operator, inputs, self.fresh(operator.lower()), **attributes)
 
-    # --- the model ----------------------------------------------------------------------------------------------------
+    # --- what comes of it ---------------------------------------------------------------------------------------------
 
-    def _value(self, name: str) -> Any:
-        shape = [_BATCH, *self._shapes[name]]
-        return self._onnx.helper.make_tensor_value_info(name, self._onnx.TensorProto.FLOAT, shape)
+    def outputs(self) -> list[str]:
+        """The names of what the graph gives, each once."""
+        return list(dict.fromkeys(self.name(image) for image in self._outputs))
 
-    def model(self) -> Any:
-        """The whole model."""
-        helper = self._onnx.helper
-        outputs = list(dict.fromkeys(self.name(image) for image in self._outputs))
-        others = [name for name in self._names.values() if name not in (*self._inputs, *outputs)]
+    def lengths(self) -> dict[str, tuple[int, int, int]]:
+        """Channels, rows and columns of every value that an image holds."""
+        return {self._names[image]: self.shape(image) for image in self._names}
+
+    def model(self, onnx: Any, batch: int | None = None) -> Any:
+        """The whole as a model of the onnx package, for batches of so many images; of any number unless said."""
+        helper, outputs = onnx.helper, self.outputs()
+        shapes = self.lengths()
+
+        def value(name: str) -> Any:
+            return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [batch or _BATCH, *shapes[name]])
+
+        nodes = [
+            helper.make_node(node.operator, list(node.inputs), list(node.outputs), name=node.name, **node.attributes)
+            for node in self.nodes
+        ]
+        others = [name for name in shapes if name not in (*self.inputs, *outputs)]
+        constants = [onnx.numpy_helper.from_array(array, name) for name, array in self.constants.items()]
         graph = helper.make_graph(
-            self._nodes,
-            "openmps",
-            [self._value(name) for name in self._inputs],
-            [self._value(name) for name in outputs],
-            self._constants,
-            value_info=[self._value(name) for name in others],
-        )
+            nodes, "openmps", [*map(value, self.inputs)], [*map(value, outputs)], constants,
+            value_info=[*map(value, others)],
+        )  # fmt: skip
         version = helper.make_opsetid("", _OPSET)
         return helper.make_model(graph, opset_imports=[version], ir_version=_IR, producer_name="openmps")
