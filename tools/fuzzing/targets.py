@@ -624,10 +624,10 @@ def changed_coreml(data: bytes, random: Random) -> bytes:
     """Fields of the model changed; of what is beside it, names of the manifest, or heads of blobs and bytes."""
     if data[:1] == b"{":
         return changed_json(data, random)
-    if data[:1] == b"\x08":
-        model = require_protos("fuzz").model.Model
-        return changed_message(model.FromString(data), random)
-    changed, heads = bytearray(data), [found.start() for found in re.finditer(b"\xef\xbe\xad\xde", data)]
+    heads = [found.start() for found in re.finditer(b"\xef\xbe\xad\xde", data)]
+    if not heads:
+        return changed_message(require_protos("fuzz").model.Model.FromString(data), random)
+    changed = bytearray(data)
     place = heads[int(random.integers(len(heads)))] + 4 * int(random.integers(6))
     number = int(_INTEGERS[int(random.integers(len(_INTEGERS)))])
     changed[place : place + 4] = struct.pack("<I", number % 2**32)

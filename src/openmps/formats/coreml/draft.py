@@ -56,7 +56,8 @@ class Draft:
         """Write operators, or say why there are none."""
         count = len(self.nodes)
         try:
-            write()
+            with np.errstate(all="ignore"):  # numbers of a damaged model may be any
+                write()
         except MPSError:
             raise
         except (
