@@ -71,7 +71,7 @@ def test_figures_are_the_mean_loss_and_the_correct_images(stepper):
     for loss, correct in figures:
         assert 0 < loss < 50
         assert 0 <= correct <= 6
-    assert sum(label.loss_image().numpy().item() for label in prepared[0].labels) == pytest.approx(figures[-1][0])
+    assert sum(label.loss_image().numpy().item() for label in prepared.labels) == pytest.approx(figures[-1][0])
 
 
 def test_a_step_is_replayed_as_a_whole(device):
@@ -93,7 +93,7 @@ def test_a_step_is_replayed_as_a_whole(device):
 
 
 def test_labels_are_one_block(stepper):
-    labels = stepper.prepare(_batch())[0].labels
+    labels = stepper.prepare(_batch()).labels
     assert MPSImageBatch([each.labels_image() for each in labels]).whole().memories() != ()
     assert len(MPSImageBatch([each.labels_image() for each in labels]).whole().memories()) == 1
     np.testing.assert_array_equal(labels[2].labels_image().numpy(), [[[0, 0, 1]]])
@@ -103,7 +103,7 @@ def test_a_batch_that_cannot_be_encoded_frees_its_place(stepper):
     prepared = stepper.prepare(_batch())
     for _ in range(3):
         with pytest.raises(MPSError):
-            stepper.step([prepared[0]._replace(labels=prepared[0].labels[:-1])])
+            stepper.step(prepared._replace(labels=prepared.labels[:-1]))
     stepper.step(stepper.prepare(_batch()))
     stepper.wait()
     assert len(stepper.collect()) == 1
