@@ -17,12 +17,12 @@ from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.ops.op import Kind, Op
 from openmps.ops.random.random_distributions import FillByPhilox, FillBySequence, Integers
 from openmps.ops.update.joined_updates import JoinedUpdate
+from openmps.ops.update.muon import Muon
 from openmps.ops.update.optimizers import (
     Adam,
     GradientRule,
     HandOn,
     MovingAverage,
-    Muon,
     RmsProp,
     StochasticGradientDescent,
 )

@@ -8,7 +8,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish
-from openmps.ops.update.optimizers import orthogonal
+from openmps.ops.update.muon import orthogonal
 from openmps.ops.update.shards import Shard
 from openmps.training import Dataset, DataSplit, Muon, RunFolder, TrainingOptions, describe_run, resume, train
 from oracles import muon as oracle

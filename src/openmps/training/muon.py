@@ -8,7 +8,8 @@ from openmps.errors import MPSArgumentError
 from openmps.kernels.optimizers import MPSNNOptimizerDescriptor, MPSNNOptimizerStochasticGradientDescent
 from openmps.kernels.optimizers.parameters import Layer
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.ops.update import optimizers as ops
+from openmps.ops.update import muon as ops
+from openmps.ops.update.optimizers import StochasticGradientDescent, Update
 from openmps.ops.update.shards import Shard
 from openmps.runtime.binding import Binding, HeldTensor
 
@@ -52,11 +53,11 @@ class Muon(MPSNNOptimizerStochasticGradientDescent):
             raise MPSArgumentError(self.name, "shard", rule, shard, "Share the graph without shards_optimizer_state")
         super().update_shards(shard)
 
-    def _step_of(self, form: str | int) -> ops.Update:
+    def _step_of(self, form: str | int) -> Update:
         step = super()._step_of(form)
         if form == "vector":
             return step
-        assert isinstance(step, ops.StochasticGradientDescent)
+        assert isinstance(step, StochasticGradientDescent)
         return ops.Muon(1, step.rule, step.momentum_scale, None if isinstance(form, str) else form)
 
     def _record(

@@ -94,14 +94,20 @@ def treated(works: Works, treatment: Treatment, kept: KeptGradients, device: MTL
     return found + [(label, _reading(work, given, scale) if _is_step(work) else work) for label, work in rest]
 
 
+def _op_of(work: Dispatch) -> Op | None:
+    """The one operation of a work; None of several, or of none."""
+    equations = work.function.equations
+    return equations[0].op if len(equations) == 1 else None
+
+
 def _is_step(work: Dispatch) -> bool:
     """Whether it is an update by gradients."""
-    op = work.function.equations[0].op
-    return len(work.function.equations) == 1 and isinstance(op, Update) and op.takes_gradients
+    op = _op_of(work)
+    return isinstance(op, Update) and op.takes_gradients
 
 
 def _update_of(work: Dispatch) -> Update:
-    op = work.function.equations[0].op
+    op = _op_of(work)
     assert isinstance(op, Update)
     return op
 
@@ -135,8 +141,11 @@ def _without_updates(works: Works) -> Works:
     found, gone = Works(), set[int]()
     for label, work in works:
         touched = {id(memory) for bound in work.inputs for memory in bound.memories()}
-        is_update = isinstance(work.function.equations[0].op, Update)
-        if is_update or touched & gone or any(isinstance(bound, Dependents) for bound in work.inputs):
+        if (
+            isinstance(_op_of(work), Update)
+            or touched & gone
+            or any(isinstance(bound, Dependents) for bound in work.inputs)
+        ):
             gone |= _written(work)
         else:
             found.append((label, work))

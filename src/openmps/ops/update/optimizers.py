@@ -9,7 +9,6 @@ sgd            v - lr*g without momentum; m = mu*m + lr*g, v - m; Nesterov: m = 
 rmsprop        s = decay*s + (1 - decay)*g^2, v - lr*g / (sqrt(s) + eps)
 adam           m = b1*m + (1 - b1)*g, u = b2*u + (1 - b2)*g^2, x = u or, as AMSGrad, max(x, u),
                v - lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(x) + eps)
-muon           m = mu*m + g, v - lr * sqrt(max(1, rows/columns)) * orthogonal(g + mu*m), of matrices
 =============  ======================================================================================
 
 An `Update` may take a part of the values off first, apart from the gradient: v - lr*decay*v (with Adam: AdamW).
@@ -92,10 +91,10 @@ def sgd(
     """Stochastic gradient descent; the momentum holds the learning rate, except with Nesterov's form."""
     g = rule.apply(values, gradient)
     if momentum is None:
-        _descend(values, g, learning_rate, result)
+        descend(values, g, learning_rate, result)
     elif nesterov:
         momentum.mul_(momentum_scale).add_(g)
-        _descend(values, torch.add(g, momentum, alpha=momentum_scale), learning_rate, result)
+        descend(values, torch.add(g, momentum, alpha=momentum_scale), learning_rate, result)
     else:
         momentum.mul_(momentum_scale)
         if isinstance(learning_rate, Tensor):
@@ -139,7 +138,8 @@ def _sgd_at_once(
     return [[each[-(len(each) % _REGISTER) :] for each in run if len(each) % _REGISTER] for run in runs]
 
 
-def _descend(values: Tensor, step: Tensor, rate: Rate, result: Tensor) -> None:
+def descend(values: Tensor, step: Tensor, rate: Rate, result: Tensor) -> None:
+    """``result = values - rate step``."""
     if isinstance(rate, Tensor):
         torch.addcmul(values, step, rate, value=-1.0, out=result)
     else:
@@ -356,7 +356,7 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
             gradients = [each * factors.scale for each in gradients]
         if factors.decay is not None:
             for value, result in zip(values, results, strict=True):
-                _descend(value, value, factors.decay, result)
+                descend(value, value, factors.decay, result)
             values = results
         self.step(factors.rate, [gradients, values, *own, results])
 
@@ -429,50 +429,6 @@ class StochasticGradientDescent(Update):
 
     def _formula(self, own: int) -> tuple[Any, ...]:
         return ("nesterov" if self.nesterov else "momentum", self.momentum_scale) if own else ("descent",)
-
-
-class Muon(Update):
-    """Descent with momentum by matrices of equal singular values, nearly 1; its own vectors are the momenta.
-
-    ``m = mu m + g; v -= rate sqrt(max(1, rows / columns)) orthogonal(g + mu m)``, see `orthogonal`. Of vectors
-    the matrix has so many ``rows``; None where the operands are matrices.
-    """
-
-    is_elementwise = False
-
-    momentum_scale: float
-    rows: int | None
-
-    def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
-        """See `Update`."""
-        for gradient, values, momentum, result in zip(*runs, strict=True):
-            g = self.rule.apply(values, gradient)
-            momentum.mul_(self.momentum_scale).add_(g)
-            step = torch.add(g, momentum, alpha=self.momentum_scale)
-            matrix = step.reshape(-1, step.shape[-1]) if self.rows is None else step.reshape(self.rows, -1)
-            factor = math.sqrt(max(1.0, matrix.shape[0] / max(matrix.shape[1], 1)))
-            _descend(values, orthogonal(matrix).mul_(factor).reshape(values.shape), rate, result)
-
-
-_LEAST_NORM = 1e-7
-_QUINTIC = 3.4445, -4.7750, 2.0315
-"""Of each iteration of `orthogonal`: ``X = a X + (b A + c A^2) X`` with ``A = X X^T``."""
-_ITERATIONS = 5
-
-
-def orthogonal(matrix: Tensor) -> Tensor:
-    """A matrix of the same singular vectors, whose singular values are 0.7 to 1.2, but for those near 0.
-
-    Five iterations of Newton and Schulz, with a quintic polynomial, from the matrix divided by its Frobenius norm.
-    """
-    a, b, c = _QUINTIC
-    is_tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if is_tall else matrix
-    x = x / torch.linalg.vector_norm(x).clamp(min=_LEAST_NORM)
-    for _ in range(_ITERATIONS):
-        square = x @ x.T
-        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return x.T.contiguous() if is_tall else x
 
 
 class RmsProp(Update):
