@@ -11,7 +11,6 @@ import typer
 
 from openmps.cli.archives import is_onnx
 from openmps.cli.options import RUNS
-from openmps.cli.own_code import failed, imported, member, parted, told
 from openmps.errors import MPSArgumentError
 
 if TYPE_CHECKING:
@@ -64,6 +63,8 @@ def _is_no_archive(path: Path) -> bool:
 
 def _mapping(text: str) -> Registry:
     """The mapping that ``package.module:NAME`` says."""
+    from openmps.cli.own_code import imported, member, parted, told
+
     where, name = parted(_OPTION, text, "must be package.module or package.module:NAME", _DEFAULT)
     module = imported(_OPTION, where, "openmps.formats.archive")
     with told(_OPTION, where, "must have a mapping that can be read"):
@@ -81,6 +82,7 @@ def _mapping(text: str) -> Registry:
 
 def _called(text: str, make: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
     """A function of a mapping whose exceptions name the option; those of Python's are the archive's to tell."""
+    from openmps.cli.own_code import failed
 
     def call(values: dict[str, Any]) -> Any:
         try:

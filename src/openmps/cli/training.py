@@ -25,9 +25,7 @@ from openmps.cli.options import (
     percent,
     sentence,
 )
-from openmps.cli.own_code import has_form
 from openmps.cli.together import is_first, joined, run_of_all, run_to_go_on_with, work_of_each
-from openmps.cli.torch_networks import network_file
 from openmps.cli.training_options import (
     ENOUGH_BATCHES,
     NETWORK_NAMES,
@@ -131,6 +129,7 @@ def train(
         if going_on is not None:
             given = given_options(context) if resume else {}
             return _resume(going_on, given, group, shards=shard_optimizer, quiet=quiet)
+        from openmps.cli.torch_networks import network_file
         from openmps.training.processes import together
 
         size, form = parse_size(image_size, "--image-size"), channels_of(channels)
@@ -179,6 +178,7 @@ def _begin(
     quiet: bool,
 ) -> None:
     """Make the run folder and train from the beginning; ``network`` is what the command line says."""
+    from openmps.cli.own_code import has_form
     from openmps.runtime.devices import mtl_device
     from openmps.training import loop
     from openmps.training.event_files import require_tensorboard

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openmps.cli.options import is_given, parse_size
-from openmps.cli.own_code import has_form
 from openmps.errors import MPSArgumentError
 
 if TYPE_CHECKING:
@@ -83,7 +82,11 @@ Epochs = Annotated[
 
 
 def _known_network(name: str) -> str:
-    if name not in NETWORK_NAMES and not name.lower().endswith(".onnx") and not has_form(name):
+    if name in NETWORK_NAMES or name.lower().endswith(".onnx"):
+        return name
+    from openmps.cli.own_code import has_form
+
+    if not has_form(name):
         others = "no .onnx file and no package.module:function"
         raise typer.BadParameter(f"{name!r} is none of {', '.join(NETWORK_NAMES)}, {others}")
     return name

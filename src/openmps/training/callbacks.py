@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import NamedAttributes
 from openmps.core.kinds import listed
 from openmps.errors import MPSTypeError
 from openmps.training.metrics import TrainingStatus
@@ -29,7 +30,7 @@ class EpochReport:
     best_epoch: int | None
 
 
-class TrainingCallback:
+class TrainingCallback(NamedAttributes):
     """What `train` and `resume` call, of ``callbacks=[…]``, in their order: override what is wanted.
 
     An answer of True ends training before the next step, as Ctrl-C does: weights and a checkpoint are saved. So does an
