@@ -159,8 +159,7 @@ class Speedrun:
         limit = (9 * inputs) ** -0.5
         weights = random.uniform(-limit, limit, descriptor.weight_shape()).astype(np.float32)
         for channel in range(min(inputs, outputs)):
-            weights[channel] = 0
-            weights[channel, 1, 1, channel] = 1
+            weights[channel, 1, 1, channel] += 1
         found = self.source(descriptor, weights, label=label, optimizer=descend)
         self.layers.append(Layer(found, 1.0))
         return found
