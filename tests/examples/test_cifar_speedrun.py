@@ -76,6 +76,6 @@ def _small() -> tuple[program.Speedrun, program.Batches]:
 
 def test_it_learns_the_digits(capsys: pytest.CaptureFixture[str]) -> None:
     """Some seconds: fewer steps of a smaller network learn nothing."""
-    _, accuracy = program.main(["--device", "cpu", "--widths", "16,48,48", "--batch", "32", "--steps", "30"])
-    assert accuracy > 0.8
-    assert "30 steps of 32 images in" in capsys.readouterr().out
+    _, accuracy = program.main(["--device", "cpu", "--widths", "12,32,32", "--batch", "32", "--steps", "24"])
+    assert accuracy > 0.5
+    assert "24 steps of 32 images in" in capsys.readouterr().out
