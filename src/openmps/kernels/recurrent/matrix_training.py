@@ -169,11 +169,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         lists = [
             Given("forward_sources", forward_sources, "forward_source_offsets", forward_source_offsets),
             Given("source_gradients", source_gradients, "source_gradient_offsets", source_gradient_offsets),
-        ]
-        if destination_gradients is not None:
-            lists.append(
-                Given("destination_gradients", destination_gradients, "destination_offsets", destination_offsets)
-            )
+            Given("destination_gradients", destination_gradients, "destination_offsets", destination_offsets),
+        ][: 2 if destination_gradients is None else 3]
         widths = self._form.inputs, self._form.outputs, self._form.inputs
         found = [
             (each.argument, matrix_sequence(who, command_buffer, each, width, rows, "forward_sources"))

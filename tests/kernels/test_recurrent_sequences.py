@@ -1,0 +1,62 @@
+"""Where the matrices of a sequence lie: at offsets of one, one behind the other in a buffer, of several types."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import openmps as mps
+from encoding import Bench, finish
+from openmps.errors import MPSArgumentError
+from recurrent_layers import matrices, run, single
+
+
+@pytest.fixture
+def bench(device: torch.device) -> Bench:
+    return Bench.on(device)
+
+
+def test_one_matrix_at_several_offsets(bench: Bench, rng: np.random.Generator) -> None:
+    """Images of T steps a row, as an activity classifier has them: one matrix, T times, from other bytes on."""
+    steps, rows = 5, 3
+    W, U, b = rng.normal(size=(2, 4)), rng.normal(size=(2, 2)), rng.normal(size=2)
+    layer = mps.MPSRNNMatrixInferenceLayer(bench.device, single(W, U, b))
+    x = rng.normal(size=(rows, steps, 4)).astype(np.float32)
+    held = mps.MPSMatrix.from_numpy(bench.device, x.reshape(rows, -1), copy=True)
+    given = mps.MPSMatrix(buffer=held.data, descriptor=mps.MPSMatrixDescriptor(rows, 4, row_bytes=steps * 16))
+    taken = mps.MPSMatrix(device=bench.device, descriptor=mps.MPSMatrixDescriptor(rows, steps * 2))
+    result = mps.MPSMatrix(buffer=taken.data, descriptor=mps.MPSMatrixDescriptor(rows, 2, row_bytes=steps * 8))
+    command_buffer = bench.command_buffer()
+    layer.encode_sequence(
+        command_buffer, [given] * steps, [result] * steps, source_offsets=[16 * t for t in range(steps)],
+        destination_offsets=[8 * t for t in range(steps)],
+    )  # fmt: skip
+    finish(command_buffer)
+    expected = run(bench, layer, [x[:, t] for t in range(steps)])
+    np.testing.assert_array_equal(taken.numpy().reshape(rows, steps, 2), np.stack(expected, 1))
+    for offsets, rule in (([0, 2], "multiple of 4"), ([0], "must hold 2 offsets"), ([0, 64 * 16], "must hold the")):
+        with pytest.raises(MPSArgumentError, match=rule):
+            layer.encode_sequence(bench.command_buffer(), [given] * 2, [result] * 2, source_offsets=offsets)
+
+
+def test_steps_of_one_buffer_and_of_two_types(bench: Bench, rng: np.random.Generator) -> None:
+    """Steps that follow one another in a buffer, and steps of which some are float16: the numbers of others."""
+    layer = mps.MPSRNNMatrixInferenceLayer(
+        bench.device, single(rng.normal(size=(2, 4)), rng.normal(size=(2, 2)), rng.normal(size=2))
+    )
+    x = rng.normal(size=(4, 3, 4)).astype(np.float16).astype(np.float32)
+    expected = run(bench, layer, list(x))
+    held = mps.MPSMatrix.from_numpy(bench.device, x.reshape(12, 4), copy=True).data
+    taken = mps.MPSMatrix(bench.device, mps.MPSMatrixDescriptor(12, 2))
+    given = [mps.MPSMatrix(held, mps.MPSMatrixDescriptor(3, 4), 48 * step) for step in range(4)]
+    results = [mps.MPSMatrix(taken.data, mps.MPSMatrixDescriptor(3, 2), 24 * step) for step in range(4)]
+    of_types = [mps.MPSMatrix.from_numpy(bench.device, each.astype(kind)) for each, kind in zip(x, "fefe", strict=True)]
+    rounded = matrices(bench, [np.zeros((3, 2))] * 2, np.float16) + matrices(bench, [np.zeros((3, 2))] * 2)
+    command_buffer = bench.command_buffer()
+    layer.encode_sequence(command_buffer, given, results)
+    layer.encode_sequence(command_buffer, of_types, rounded)
+    finish(command_buffer)
+    np.testing.assert_array_equal(taken.numpy().reshape(4, 3, 2), expected)
+    for mine, theirs in zip(rounded, expected, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.astype(mine.numpy().dtype))
