@@ -433,10 +433,18 @@ def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
 
 
 def whole(who: str, argument: str, value: object, least: int = 1, rule: str | None = None) -> int:
-    """``value`` if it is an integer of at least ``least``; ``rule`` says so in other words."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    """``value`` if it is an integer of at least ``least``, NumPy's too; ``rule`` says so in other words."""
+    found = value if type(value) is int else as_index(value)
+    if found is None or found < least:
         raise MPSArgumentError(who, argument, rule or f"must be an integer of at least {least}", shown(value))
-    return value
+    return found
+
+
+def one_of_two(who: str, first: str, one: object, second: str, other: object) -> None:
+    """Raise unless one of two arguments is given, and not both."""
+    if (one is None) == (other is None):
+        rule = f"or {second} must be given" + ("" if one is None else ", not both")
+        raise MPSTypeError(who, first, rule, "neither" if one is None else "both")
 
 
 def as_index(value: object) -> int | None:

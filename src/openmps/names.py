@@ -547,6 +547,8 @@ from openmps.training.normalization_sources import (
 )
 from openmps.training.source_makers import TrainableDataSources as TrainableDataSources
 from openmps.types import (
+    CGColorConversionInfo as CGColorConversionInfo,
+    CGColorSpace as CGColorSpace,
     MPSAlphaType as MPSAlphaType,
     MPSAliasingStrategy as MPSAliasingStrategy,
     MPSCNNBatchNormalizationFlags as MPSCNNBatchNormalizationFlags,

@@ -101,7 +101,7 @@ def test_from_a_texture_descriptor(
         (
             lambda b: MPSTemporaryImage(b),
             MPSTypeError,
-            "image_descriptor or texture_descriptor must be given, not both",
+            "image_descriptor or texture_descriptor must be given, got neither",
         ),
         (
             lambda b: MPSTemporaryImage(b, descriptor(), texture_descriptor=descriptor()),

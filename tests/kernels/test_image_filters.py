@@ -11,6 +11,7 @@ import torch
 from encoding import FLOAT16, UNORM8, Bench, finish, numbers, temporary_copy
 from helpers import assert_close
 from measured import note_error, note_format
+from openmps.core.image.image import MPSImage
 from openmps.core.kernel.image_filter import MPSBinaryImageKernel, MPSUnaryImageKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.runtime.devices import mtl_device
@@ -217,6 +218,21 @@ def test_images_in_the_wrong_place() -> None:
         binary.encode(command_buffer, in_place_primary_texture=one)
     with pytest.raises(MPSTypeError, match="^MPSImageAdd: primary_image must not be given beside primary_texture"):
         binary.encode(command_buffer, one, two, bench.empty((1, 4, 2, 2)), primary_texture=one)
+
+
+def test_one_destination_for_two_sources() -> None:
+    bench, kernel = Bench(CPU), FIRST_OF["MPSImageConversion"]
+    sources = [bench.filled((1, 4, 2, 2), value) for value in (0.25, 0.5)]
+    shared = bench.empty((1, 4, 2, 2))
+    for destination in ([shared, shared], [shared, MPSImage(texture=shared.texture)]):
+        with pytest.raises(
+            MPSArgumentError, match=r"^MPSImageConversion: destination_images\[1\] must share no memory"
+        ):
+            kernel.encode_batch(bench.command_buffer(), sources, destination)
+    command_buffer, apart = bench.command_buffer(), [bench.empty((1, 4, 2, 2)), bench.empty((1, 4, 2, 2))]
+    kernel.encode_batch(command_buffer, [sources[0], sources[0]], apart)  # a source may be read twice
+    finish(command_buffer)
+    assert (numbers(apart)[1] == numbers(apart)[0]).all()
 
 
 def test_more_channels_than_a_texture_has() -> None:

@@ -13,6 +13,7 @@ from encoding import UNORM8, Bench, finish, numbers
 from openmps.errors import MPSArgumentError, MPSTypeError
 
 CPU = mps.mtl_device("cpu")
+Space = mps.CGColorSpace
 BENCH = Bench(CPU)
 FLT_MAX = float(np.finfo(np.float32).max)
 
@@ -89,6 +90,39 @@ def test_a_colour_without_alpha_is_black() -> None:
     assert found.ravel().tolist() == [0.0, 0.0, 0.0, 0.0]
 
 
+def _converted(src: Any, dst: Any, *colour: float, kinds: tuple[Any, Any] = (1, 1)) -> list[float]:
+    kernel = mps.MPSImageConversion(CPU, *kinds, None, mps.CGColorConversionInfo(src, dst))
+    made = 1 if dst.number_of_components == 1 else max(3, len(colour))
+    pixel = np.array(colour).reshape(1, len(colour), 1, 1)
+    return _of(kernel, pixel, shape=(1, made, 1, 1)).ravel().tolist()
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "colour", "expected"),
+    [
+        (Space.DISPLAY_P3, Space.SRGB, (1, 0, 0), (1.0930, -0.2267, -0.1501)),  # as Core Graphics prints it
+        (Space.SRGB, Space.DISPLAY_P3, (1, 0, 0), (0.9175, 0.2003, 0.1386)),  # as CSS Color 4 prints it
+        (Space.SRGB, Space.LINEAR_SRGB, (0.5, 0.02, -0.5), (0.21404, 0.0015480, -0.21404)),
+        (Space.LINEAR_SRGB, Space.SRGB, (0.21404, 0.0015480, 2.0), (0.5, 0.02, 1.35325)),
+        (Space.SRGB, Space.LINEAR_GRAY, (0, 1, 0), (0.7169,)),  # of the profile's primaries
+        (Space.SRGB, Space.GENERIC_GRAY_GAMMA2_2, (1, 1, 1), (1.0,)),
+        (Space.GENERIC_GRAY_GAMMA2_2, Space.LINEAR_SRGB, (0.5,), (0.21764,) * 3),
+        (Space.SRGB, Space.SRGB, (0.3, 0.6, 0.9), (0.3, 0.6, 0.9)),
+    ],
+)
+def test_colours_of_other_spaces(src: Any, dst: Any, colour: tuple[float, ...], expected: tuple[float, ...]) -> None:
+    np.testing.assert_allclose(_converted(src, dst, *colour), expected, atol=1.5e-4)
+
+
+def test_straight_colours_are_converted() -> None:
+    """A premultiplied colour is divided first, and multiplied behind."""
+    kinds = mps.MPSAlphaType.PREMULTIPLIED, mps.MPSAlphaType.PREMULTIPLIED
+    found = _converted(Space.SRGB, Space.LINEAR_SRGB, 0.25, 0.0, 0.5, 0.5, kinds=kinds)
+    np.testing.assert_allclose(found, [0.10702, 0.0, 0.5, 0.5], atol=1e-5)
+    copy = mps.MPSImageConversion(CPU, *kinds, None, mps.CGColorConversionInfo(0, Space.LINEAR_SRGB)).copy()
+    assert copy.conversion_info == mps.CGColorConversionInfo(Space.SRGB, Space.LINEAR_SRGB)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -96,7 +130,9 @@ def test_a_colour_without_alpha_is_black() -> None:
         (lambda: mps.MPSImageThresholdBinary(CPU, 0.5, 1.0, [1.0]), "_transform must be three numbers"),
         (lambda: mps.MPSImageConversion(CPU, 7), "src_alpha must be one of NON_PREMULTIPLIED"),
         (lambda: mps.MPSImageConversion(CPU, 0, 1, [1.0, math.inf, 0.0]), "background_color must be a finite number"),
-        (lambda: mps.MPSImageConversion(CPU, 0, 1, None, object()), "conversion_info must be None"),
+        (lambda: mps.MPSImageConversion(CPU, 0, 1, None, object()), "conversion_info must be a CGColorConversionInfo"),
+        (lambda: mps.CGColorConversionInfo("Adobe RGB", Space.SRGB), "src must be one of SRGB, LINEAR_SRGB, DISPLAY"),
+        (lambda: _converted(Space.SRGB, Space.LINEAR_SRGB, 1.0), "source_image must have 3 or 4 feature channel"),
         (lambda: mps.MPSImageArithmetic(CPU), "device makes no kernel of this base class"),
         (lambda: setattr(mps.MPSImageAdd(CPU), "primary_stride_in_pixels", mps.MTLSize(2, 1, 1)), "must be 0"),
         (lambda: setattr(mps.MPSImageAdd(CPU), "secondary_stride_in_pixels", (1, 1, 1)), "must be an MTLSize"),

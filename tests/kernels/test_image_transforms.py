@@ -61,6 +61,19 @@ def test_scipy_measures_the_same_distances(share: float) -> None:
     assert_close(_of(mps.MPSImageEuclideanDistanceTransform(CPU), x), scipy.distance_transform_edt(x == 0), 1e-6)
 
 
+def test_channels_that_the_source_lacks() -> None:
+    """They read 0, alpha 1: nothing is set in them, or all is; and they have no edges."""
+    found = {}
+    for kernel in (mps.MPSImageEuclideanDistanceTransform(CPU), mps.MPSImageCanny(CPU)):
+        destination, command_buffer = BENCH.empty((1, 4, 3, 3)), BENCH.command_buffer()
+        kernel.encode(command_buffer, BENCH.filled((1, 1, 3, 3), 1.0), destination)
+        finish(command_buffer)
+        found[type(kernel).__name__] = numbers(destination)[0, :, 1, 1].tolist()
+    assert found == {
+        "MPSImageEuclideanDistanceTransform": [0.0, math.inf, math.inf, 0.0], "MPSImageCanny": [0.0, 0.0, 0.0, 0.0]
+    }  # fmt: skip
+
+
 def _step(height: float) -> np.ndarray:
     return np.repeat([[0.0] * 6 + [height] * 6], 9, axis=0)
 

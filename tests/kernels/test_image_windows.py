@@ -213,6 +213,11 @@ def test_regions_of_windows() -> None:
     assert (region.origin.x, region.origin.y, region.size.width, region.size.height) == (5.0, -1.0, 7.0, 8.0)
 
 
+def test_integers_of_numpy_are_sizes() -> None:
+    assert type(mps.MPSImageMedian(CPU, np.int64(5)).kernel_diameter) is int
+    assert type(mps.MPSImageBox(CPU, np.uint8(5), np.int32(3)).kernel_width) is int
+
+
 def test_arrays_are_copied() -> None:
     weights = np.ones((1, 3), np.float32)
     kernel = mps.MPSImageConvolution(CPU, 3, 1, weights)

@@ -529,7 +529,7 @@ def test_wrong_destinations(kind: Any) -> None:
     bench, kernel, name = Bench(CPU), kind(CPU), kind.__name__
     vector, matrix = _vector(bench, 4), _matrix(bench, 2, 2)
     command_buffer = bench.command_buffer()
-    with pytest.raises(MPSTypeError, match=f"^{name}: destination_vector or destination_matrix must be given, not"):
+    with pytest.raises(MPSTypeError, match=f"^{name}: destination_vector or destination_matrix must be given, got"):
         kernel.encode(command_buffer)
     with pytest.raises(MPSTypeError, match="must be given, not both, got both"):
         kernel.encode(command_buffer, vector, matrix)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self, overload, runtime_checkable
 
 import torch
 
-from openmps.checks import Shown, number, of_kind
+from openmps.checks import Shown, number, of_kind, one_of_two
 from openmps.core import ndarray_bytes, ndarray_exchange
 from openmps.core.elements import Elements, ElementsShape
 from openmps.core.image.image import MPSImage
@@ -347,8 +347,7 @@ def _reshaped(view: Elements, sizes: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def _is_to_buffer(who: str, argument: str, buffer: object, other: str, images: object) -> bool:
-    if (buffer is None) == (images is None):
-        raise MPSTypeError(who, argument, f"or {other} must be given, not both", None if buffer is None else "both")
+    one_of_two(who, argument, buffer, other, images)
     return images is None
 
 

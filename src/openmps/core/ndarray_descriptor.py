@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Self, overload
 
-from openmps.checks import Checked, NamedAttributes, is_whole, lengths_text, listed, of_kind
+from openmps.checks import Checked, NamedAttributes, is_whole, lengths_text, listed, of_kind, one_of_two
 from openmps.core.numbers import integer
 from openmps.core.vector_descriptor import element_bytes
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.selectors import Factory, takes
 from openmps.types import MPSDataType, MPSDimensionSlice
 
@@ -81,9 +81,7 @@ class MPSNDArrayDescriptor(NamedAttributes):
         self._set(shape, dimension_sizes, dimension_count)
 
     def _set(self, shape: Any, sizes: Any, count: Any) -> None:
-        if (shape is None) == (sizes is None):
-            rule = "or dimension_sizes must be given, not both"
-            raise MPSTypeError(_NAME, "shape", rule, None if shape is None else "both")
+        one_of_two(_NAME, "shape", shape, "dimension_sizes", sizes)
         if sizes is None:
             lengths = _checked_lengths("shape", listed(_NAME, "shape", shape, "int"))[::-1]
         else:

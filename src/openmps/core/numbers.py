@@ -11,7 +11,7 @@ import math
 import operator
 from typing import Any
 
-from openmps.checks import number
+from openmps.checks import as_index, number
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
 
 
@@ -31,11 +31,11 @@ def integer(
     Raises:
         MPSArgumentError: It is out of bounds, or none.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        is_large = isinstance(value, int) and value > most
-        bound = f"most {most}" if is_large else f"least {least}"
+    found = value if type(value) is int else as_index(value)
+    if found is None or not least <= found <= most:
+        bound = f"most {most}" if found is not None and found > most else f"least {least}"
         raise MPSArgumentError(who, argument, rule or f"must be an integer of at {bound}", shown(value))
-    return value
+    return found
 
 
 def position(who: str, index: object, length: int) -> int | range:

@@ -33,7 +33,7 @@ class ReadCounts:
 
     def set(self, who: str, index: int, value: int) -> None:
         """Set one member's count. Changing a count after it reached zero is an error."""
-        whole(who, "read_count", value, 0)
+        value = whole(who, "read_count", value, 0)
         before = self.get(index)
         if before == 0 and value != 0:
             remedy = "Set it before the encode that reads it last"

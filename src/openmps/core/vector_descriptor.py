@@ -7,9 +7,9 @@ from typing import Any, overload
 
 import torch
 
-from openmps.checks import NamedAttributes, Shown, is_whole, read_only, whole
+from openmps.checks import NamedAttributes, Shown, is_whole, one_of_two, read_only, whole
 from openmps.convention import current
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.selectors import Factory, takes
 from openmps.types import DATA_TYPE_DTYPES, MPSDataType, MPSSizeofMPSDataType
 
@@ -204,8 +204,7 @@ class MPSMatrixDescriptor(NamedAttributes):
         *,
         dimensions: int | None = None,
     ) -> None:
-        if (rows is None) == (dimensions is None):
-            raise MPSTypeError("MPSMatrixDescriptor", "rows", "or dimensions, its older name, must be given, not both")
+        one_of_two("MPSMatrixDescriptor", "rows", rows, "dimensions, its older name,", dimensions)
         self.rows = whole("MPSMatrixDescriptor", "rows", dimensions if rows is None else rows)
         self.columns = columns
         self.data_type = data_type

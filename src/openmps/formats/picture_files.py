@@ -41,6 +41,8 @@ _ALWAYS_DECODED, _MOST_TIMES = 8 << 20, 1100
 """Bytes that any file may decode to, and how many times its length: deflate packs 1,032 bytes into one."""
 _FEW_BITS = ("1", "L", "P")
 """Modes whose pixels may have one bit in the file, and have eight when they are decoded."""
+_FAX = ("group3", "group4", "tiff_ccitt")
+"""Compressions of TIFF that know lines of one bit a pixel."""
 _ADDRESS = re.compile(r" <[\w.]+ object at 0x[0-9a-f]+>")
 """What Pillow's errors say of an object of ours."""
 
@@ -85,6 +87,7 @@ def opened(
         raise missing_package(who, "pillow", "reading images", extra) from error
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of metadata that nobody asks for
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=sorted(formats)) as image:
                 _check_size(image, len(data))
@@ -106,6 +109,8 @@ def _check_size(image: PillowImage.Image, length: int) -> None:
     if count > MOST_PIXELS:
         raise ValueError(f"{count:,} pixels, more than {MOST_PIXELS:,}")
     decoded, times = count * len(image.getbands()), _MOST_TIMES * (8 if image.mode in _FEW_BITS else 1)
+    if image.info.get("compression") in _FAX:
+        times = 8 * image.width  # a line like the one above it takes one bit
     if decoded > max(_ALWAYS_DECODED, times * length):
         raise ValueError(f"{decoded:,} bytes, more than {times:,} times the file's {length:,}: a decompression bomb")
 
@@ -115,6 +120,8 @@ def _check_size(image: PillowImage.Image, length: int) -> None:
 _CONVERSIONS = {"1": "L", "L": "L", "LA": "RGBA", "PA": "RGBA", "RGB": "RGB", "RGBX": "RGB", "RGBA": "RGBA"}
 """How pixels of eight bits are read; palettes become what they name."""
 _REMEDY = "Save it as grey, RGB or RGBA."
+_GREYS = {"L": 1, "1": 1, "L;2": 85, "L;4": 17}
+"""What the greys of a file are multiplied by as they are decoded; of one bit the transparent one is already."""
 _ORIENTATION, _BITS, _PLANES = 274, 258, 284
 """Tags of TIFF and EXIF."""
 _FLIPS = {2: (1,), 3: (0, 1), 4: (0,), 6: (1,), 7: (0, 1), 8: (0,)}
@@ -158,8 +165,11 @@ def _pixels(image: PillowImage.Image, data: bytes) -> NDArray[Any]:
         raise ValueError(f"colours of the mode {image.mode}, which has no pixel format. {_REMEDY}")
     pixels = np.asarray(image.convert(_CONVERSIONS[image.mode]))
     grey = pixels.ndim == 2
-    if grey and key is not None and raw != {"L"}:
-        raise ValueError(f"a transparent grey of fewer than eight bits. {_REMEDY}")
+    if grey and isinstance(key, int):
+        (mode,) = raw if len(raw) == 1 else ("",)
+        if mode not in _GREYS:
+            raise ValueError(f"a transparent grey of pixels as {', '.join(sorted(raw))}. {_REMEDY}")
+        key *= _GREYS[mode]
     return _with_key(pixels[..., np.newaxis] if grey else pixels, key)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.checks import NamedAttributes, Shown, number, store
+from openmps.checks import NamedAttributes, Shown, number, one_of_two, store
 from openmps.core.kernel.configuration import ULONG_MAX, Setting
 from openmps.core.kernel.matrices import BatchKernel
 from openmps.core.kernel.operands import Argument, OperandContext, OperandPlan
@@ -242,9 +242,7 @@ class MPSMatrixRandom(BatchKernel):
         Raises:
             MPSArgumentError: The destination has another type, or no vector or matrix from `batch_start` on.
         """
-        if (destination_vector is None) == (destination_matrix is None):
-            rule = "or destination_matrix must be given, not both"
-            raise MPSTypeError(self.name, "destination_vector", rule, None if destination_vector is None else "both")
+        one_of_two(self.name, "destination_vector", destination_vector, "destination_matrix", destination_matrix)
         given: object = destination_matrix if destination_vector is None else destination_vector
         chosen = _MATRIX if destination_vector is None else _VECTOR
         chunk = _CHUNKS[self.device.torch_device.type]

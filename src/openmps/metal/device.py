@@ -318,8 +318,9 @@ class MTLCommandQueue(ReplaySettings, NamedAttributes, Single):
 
     def __init__(self, device: MTLDevice, max_command_buffer_count: int = 64) -> None:
         of_kind("MTLCommandQueue", "device", device, MTLDevice, _TO_MAKE_ONE)
-        count = max_command_buffer_count
-        whole("MTLCommandQueue", "max_command_buffer_count", count, rule="must be at least 1")
+        count = whole(
+            "MTLCommandQueue", "max_command_buffer_count", max_command_buffer_count, rule="must be at least 1"
+        )
         if device.torch_device.type == "cpu":
             keep_freed_memory()
         self._device = device

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from openmps.checks import KnownAttributes, Shown, described, of_kind
+from openmps.checks import KnownAttributes, Shown, described, of_kind, one_of_two
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.device import (
     CommandBuffer,
@@ -45,9 +45,7 @@ class MPSPredicate(KnownAttributes):
     def __init__(
         self, buffer: MTLBuffer | None = None, offset: int | None = None, *, device: MTLDevice | None = None
     ) -> None:
-        if (buffer is None) == (device is None):
-            remedy = "Give a buffer to read, or a device to make one"
-            raise MPSTypeError("MPSPredicate", "buffer", "or device must be given, not both", None, remedy)
+        one_of_two("MPSPredicate", "buffer", buffer, "device", device)
         if device is not None:
             of_kind("MPSPredicate", "device", device, MTLDevice)
             buffer = device.new_buffer(length=4)
@@ -166,10 +164,7 @@ class MPSCommandBuffer(CommandBuffer):
     def __init__(
         self, command_queue: MTLCommandQueue | None = None, command_buffer: CommandBuffer | None = None
     ) -> None:
-        if (command_queue is None) == (command_buffer is None):
-            remedy = "Give the queue, or the command buffer to go on with"
-            rule = "or command_buffer must be given, not both"
-            raise MPSTypeError("MPSCommandBuffer", "command_queue", rule, None, remedy)
+        one_of_two("MPSCommandBuffer", "command_queue", command_queue, "command_buffer", command_buffer)
         if command_queue is not None:
             if not isinstance(command_queue, MTLCommandQueue):
                 remedy = "A command buffer is given as command_buffer=…"

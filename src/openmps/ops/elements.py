@@ -80,19 +80,19 @@ def _rounded(numbers: Tensor, maximum: int) -> Tensor:
     return shifted.view(torch.int32)
 
 
-def components(x: Tensor, count: int) -> Tensor:
+def components(x: Tensor, count: int, colour: float = 0.0, alpha: float = 1.0) -> Tensor:
     """``count`` components of a texture ``[N, C, H, W]``: those that it lacks read 0, the fourth one, alpha, 1.
 
-    Of bytes as they are stored that is 255.
+    ``colour`` and ``alpha`` say what a filter makes of such components. Of bytes as they are stored 1 is 255.
     """
     channels = x.shape[1]
     if count <= channels:
         return x[:, :count]
     whole = empty_image(x, count, (x.shape[2], x.shape[3]))
     whole[:, :channels] = x
-    whole[:, channels:] = 0.0
+    whole[:, channels:] = colour
     if channels < COMPONENTS <= count:
-        whole[:, COMPONENTS - 1] = _UNORM_MAXIMUM[Format.UNORM8] if x.dtype == torch.uint8 else 1.0
+        whole[:, COMPONENTS - 1] = alpha * _UNORM_MAXIMUM[Format.UNORM8] if x.dtype == torch.uint8 else alpha
     return whole
 
 
@@ -146,6 +146,8 @@ class Components(_Storage, of=components):
     """`components` of a picture."""
 
     count: int
+    colour: float = 0.0
+    alpha: float = 1.0
 
 
 class Crop(_Storage):

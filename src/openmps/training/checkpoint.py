@@ -216,7 +216,7 @@ class CheckpointFolder(NamedAttributes):
         Later ones go, too: this training has left their path. The bytes are read back before and behind the disk;
         where that or writing fails, nothing is removed.
         """
-        whole("CheckpointFolder.save", "keep", keep, rule="must be a whole number from 1 on")
+        keep = whole("CheckpointFolder.save", "keep", keep, rule="must be a whole number from 1 on")
         content = checkpoint.to_bytes()
         make_folder(self.path)
         file = self.file(checkpoint.step)

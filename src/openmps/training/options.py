@@ -144,8 +144,8 @@ class TrainingOptions:
     def learning_rate_at(self, step: int, steps: int) -> float:
         """The learning rate in step ``step``, counted from 0, of a training of ``steps``."""
         who = type(self).__name__
-        whole(who, "step", step, 0, "must be a whole number from 0 on")
-        whole(who, "steps", steps)
+        step = whole(who, "step", step, 0, "must be a whole number from 0 on")
+        steps = whole(who, "steps", steps)
         if steps <= self.warmup:
             rule = f"must be fewer than the {steps} steps of the training"
             raise MPSArgumentError(who, "warmup", rule, self.warmup)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from openmps.checks import listed, store
+from openmps.checks import listed, one_of_two, store
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor, slices_of
 from openmps.core.image.image import MPSImage, MPSImageAllocator, defined_above, new_storage
 from openmps.core.image.storage import Storage
@@ -52,8 +52,7 @@ class MPSTemporaryImage(MPSImage):
     ) -> None:
         name = type(self).__name__
         command_buffer = check_is_open(name, command_buffer)
-        if (image_descriptor is None) == (texture_descriptor is None):
-            raise MPSTypeError(name, "image_descriptor", "or texture_descriptor must be given, not both")
+        one_of_two(name, "image_descriptor", image_descriptor, "texture_descriptor", texture_descriptor)
         if texture_descriptor is not None:
             if isinstance(texture_descriptor, MTLTextureDescriptor):
                 texture_descriptor = described_by(name, command_buffer.device, texture_descriptor)

@@ -8,7 +8,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, TypeVar
 
-from openmps.checks import of_kind
+from openmps.checks import as_index, of_kind
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.numbers import integer
@@ -49,11 +49,12 @@ def image_offset(who: str, argument: str, value: MPSOffset) -> MPSOffset:
 
 def pixel_distance(who: str, argument: str, value: int) -> int:
     """A distance in pixels along one axis, of either sign."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    found = as_index(value)
+    if found is None:
         raise MPSTypeError(who, argument, "must be an integer", repr(value))
-    if abs(value) > _FARTHEST:
-        raise MPSArgumentError(who, argument, f"must be at most {_FARTHEST} pixels", value)
-    return value
+    if abs(found) > _FARTHEST:
+        raise MPSArgumentError(who, argument, f"must be at most {_FARTHEST} pixels", found)
+    return found
 
 
 def image_edge_mode(who: str, argument: str, value: MPSImageEdgeMode) -> MPSImageEdgeMode:

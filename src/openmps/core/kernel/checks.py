@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Stack, Storage
 from openmps.core.lifetime import COMMAND_BUFFERS, check_device, check_is_open
 from openmps.core.operand import Operand
 from openmps.core.state.batch import MPSStateBatch
@@ -71,6 +72,23 @@ def check_destination(
             each = "the sources" if count == 1 else f"{count} for each source"
             _refuse_length(who, argument, destination, expected, each)
     destination.check_usable(who, argument, command_buffer)
+
+
+def check_apart(who: str, name: str, output: Stack) -> None:
+    """Raise if two images of a batch that is written share memory: one result would be lost."""
+    first, argument = 0, plural(name)
+    seen: dict[object, list[Storage]] = {}
+    for part in output.parts:
+        # Blocks of textures may share memory with one another; of any other block the image tells it.
+        places = [None] if part.block.is_shared else [(id(part.block), part.first + each) for each in range(part.count)]
+        for place in places:
+            others = seen.setdefault(place, [])
+            if any(part.overlaps(other) for other in others):
+                rule = "must share no memory with another image of the batch"
+                remedy = "Pass an image of its own for each result"
+                raise MPSArgumentError(who, f"{argument}[{first}]", rule, "an image that is there twice", remedy)
+            others.append(part)
+        first += part.count
 
 
 def check_states(who: str, argument: str, states: MPSStateBatch, images: Images, command_buffer: CommandBuffer) -> None:

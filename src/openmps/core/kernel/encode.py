@@ -21,6 +21,7 @@ from openmps.core.image.storage import Shape, Stack
 from openmps.core.kernel.arguments import single, states_of
 from openmps.core.kernel.checks import (
     Images,
+    check_apart,
     check_command_buffer,
     check_destination,
     check_result_states,
@@ -212,6 +213,8 @@ class ImageKernel(PlannedKernel):
                 _part(each, first, plan.images) for each, first in zip(sources, plan.first_images, strict=True)
             )
             output = _part(destination, plan.first_destination_image, plan.images * self._results_per_image)
+        if len(output.parts) != 1:
+            check_apart(self.name, self._destination_argument, output)
         for stack in () if self._in_place or is_in_place else inputs:
             if output.overlaps(stack):
                 rule, got = "must not share memory with a source", "an image that is both"

@@ -101,10 +101,12 @@ class ImageFilter(ImageKernel):
         origin = self.clip_rect.origin
         return Target(origin.x, origin.y, width, height, channel, there)
 
-    def _components(self, at: LoweringContext, value: Value, channels: int) -> Value:
-        """Pixels of so many channels with those that are written."""
+    def _components(
+        self, at: LoweringContext, value: Value, channels: int, colour: float = 0.0, alpha: float = 1.0
+    ) -> Value:
+        """Pixels of so many channels with those that are written; what the filter makes of 0, and of alpha's 1."""
         wanted = at.target.channels
-        return value if wanted == channels else Components(wanted)(value)
+        return value if wanted == channels else Components(wanted, colour, alpha)(value)
 
     def _pixels(self, at: LoweringContext, images: Sequence[Value], index: int = 0) -> Value:
         """The region that the windows of a source read, with the channels that are written."""

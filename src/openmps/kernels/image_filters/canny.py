@@ -31,7 +31,8 @@ class MPSImageCanny(MPSUnaryImageKernel):
     weak ones, G above `low_threshold`, that a chain of weak neighbours joins to a strong one.
 
     Of each channel; of the gray value ``color_transform . (R, G, B)`` where the destination has one channel and the
-    source has several. All of the source is looked at, whatever part of the result is written.
+    source has several. Channels that the source lacks have no edges. All of the source is looked at, whatever part of
+    the result is written.
 
     Raises:
         MPSArgumentError: ``sigma`` is refused by `MPSImageGaussianBlur`; in an encode, the low threshold is above the
@@ -71,4 +72,4 @@ class MPSImageCanny(MPSUnaryImageKernel):
         whole = Window(Axis(extent.width, extent.width, size), Axis(extent.height, extent.height, size))
         blurred = Separable(whole, at.edge_mode, Profile(Shape.BELL, self.sigma))(image)
         edges = Canny(self.low_threshold, self.high_threshold, at.edge_mode)(blurred)
-        return self._components(at, at.read(edges), channels)
+        return self._components(at, at.read(edges), channels, alpha=0.0)

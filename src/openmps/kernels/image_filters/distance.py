@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from openmps.checks import FLT_MAX
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.image_filter import MPSUnaryImageKernel
@@ -19,8 +21,9 @@ class MPSImageEuclideanDistanceTransform(MPSUnaryImageKernel):
     """The distance to the nearest pixel that is not 0 (MPSImageDistanceTransform.h, macOS 10.13.4).
 
     In pixels, from centre to centre, channel by channel; 0 on such pixels, infinite where there is none. All of the
-    source counts, whatever the clip rectangle is; NaN and negative numbers are not 0. Store distances as floats: unorm
-    formats are cut at 1.
+    source counts, whatever the clip rectangle is; NaN and negative numbers are not 0. Colours that the source lacks
+    are 0 everywhere, so that distances are infinite; alpha that it lacks is 1, at a distance of 0. Store distances as
+    floats: unorm formats are cut at 1.
 
     Raises:
         MPSArgumentError: In an encode, the offset moves the result beside the source.
@@ -43,7 +46,7 @@ class MPSImageEuclideanDistanceTransform(MPSUnaryImageKernel):
         for axis in (at.window.x, at.window.y):
             self._check_meets(axis)
         made = Distances(at.window, at.edge_mode)(images[0])
-        return self._components(at, made, at.sources[0].channels)
+        return self._components(at, made, at.sources[0].channels, colour=math.inf, alpha=0.0)
 
     def _check_meets(self, axis: Axis) -> None:
         if not axis.inside:

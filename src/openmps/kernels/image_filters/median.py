@@ -32,7 +32,7 @@ class MPSImageMedian(MPSUnaryImageKernel):
 
     def __init__(self, device: MTLDevice, kernel_diameter: int) -> None:
         super().__init__(device)
-        whole(self.name, "kernel_diameter", kernel_diameter)
+        kernel_diameter = whole(self.name, "kernel_diameter", kernel_diameter)
         least = self.min_kernel_diameter()
         if kernel_diameter % 2 == 0 or kernel_diameter < least:
             raise MPSArgumentError(self.name, "kernel_diameter", f"must be odd, and at least {least}", kernel_diameter)

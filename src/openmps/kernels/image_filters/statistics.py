@@ -11,7 +11,17 @@ from openmps.ops.reduce.reduce import PIXELS, Reduce, Reduction
 from openmps.types import MPSImageFeatureChannelFormat
 
 
-class MPSImageStatisticsMinAndMax(MeasuringFilter):
+class _TwoMeasures(MeasuringFilter):
+    """Two numbers of each channel, beside one another."""
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__(device)
+
+    def _measured(self, columns: int, rows: int) -> tuple[int, int]:
+        return 2, 1
+
+
+class MPSImageStatisticsMinAndMax(_TwoMeasures):
     """The smallest number of each channel at (0, 0), the largest at (1, 0) (MPSImageStatistics.h, macOS 10.13).
 
     Of the pixels of `clip_rect_source`; the result is written from ``clip_rect.origin`` on. NaN anywhere gives NaN.
@@ -22,17 +32,11 @@ class MPSImageStatisticsMinAndMax(MeasuringFilter):
 
     _filters_bytes = True
 
-    def __init__(self, device: MTLDevice) -> None:
-        super().__init__(device)
-
-    def _measured(self, columns: int, rows: int) -> tuple[int, int]:
-        return 2, 1
-
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return MinAndMax()(self._pixels(at, images))
 
 
-class MPSImageStatisticsMeanAndVariance(MeasuringFilter):
+class MPSImageStatisticsMeanAndVariance(_TwoMeasures):
     """The mean of each channel at (0, 0), its variance at (1, 0) (MPSImageStatistics.h, macOS 10.13).
 
     Of the pixels of `clip_rect_source`; the result is written from ``clip_rect.origin`` on. The variance is that of the
@@ -41,12 +45,6 @@ class MPSImageStatisticsMeanAndVariance(MeasuringFilter):
     Raises:
         MPSArgumentError: In an encode, the clip rectangle has not two pixels of a row of the destination.
     """
-
-    def __init__(self, device: MTLDevice) -> None:
-        super().__init__(device)
-
-    def _measured(self, columns: int, rows: int) -> tuple[int, int]:
-        return 2, 1
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         is_bytes = at.shapes[0].channel_format is MPSImageFeatureChannelFormat.UNORM8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
-from openmps.checks import Checked, NamedAttributes, flag, listed, number
+from openmps.checks import Checked, NamedAttributes, flag, listed, number, one_of_two
 from openmps.core.kernel.arguments import member_of
 from openmps.core.numbers import integer
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -187,9 +187,7 @@ class MPSLSTMDescriptor(MPSRNNDescriptor):
 
 def descriptors(who: str, descriptor: Any, several: Any) -> list[MPSRNNDescriptor]:
     """The layers of a stack, copied: one descriptor, or a list of them."""
-    if (descriptor is None) == (several is None):
-        rule = "or rnn_descriptors must be given, not both"
-        raise MPSTypeError(who, "rnn_descriptor", rule, None if descriptor is None else "both")
+    one_of_two(who, "rnn_descriptor", descriptor, "rnn_descriptors", several)
     given = [descriptor] if several is None else listed(who, "rnn_descriptors", several, "MPSRNNDescriptor")
     if not given:
         raise MPSArgumentError(who, "rnn_descriptors", "must hold at least one descriptor", "none")
