@@ -30,6 +30,7 @@ MPSDataType: INVALID 0, FLOAT_BIT 0x10000000, FLOAT32 0x10000020, FLOAT16 0x1000
 MPSAliasingStrategy: DEFAULT 0, DONT_CARE 0, SHALL_ALIAS 1, SHALL_NOT_ALIAS 2, ALIASING_RESERVED 3,
     PREFER_TEMPORARY_MEMORY 4, PREFER_NON_TEMPORARY_MEMORY 8
 MPSPurgeableState: ALLOCATION_DEFERRED 0, KEEP_CURRENT 1, NON_VOLATILE 2, VOLATILE 3, EMPTY 4
+CGColorSpace: SRGB 0, LINEAR_SRGB 1, DISPLAY_P3 2, GENERIC_GRAY_GAMMA2_2 3, LINEAR_GRAY 4
 MPSAlphaType: NON_PREMULTIPLIED 0, ALPHA_IS_ONE 1, PREMULTIPLIED 2
 MPSDataLayout: HEIGHT_X_WIDTH_X_FEATURE_CHANNELS 0, FEATURE_CHANNELS_X_HEIGHT_X_WIDTH 1
 MPSStateResourceType: NONE 0, BUFFER 1, TEXTURE 2
@@ -188,6 +189,7 @@ STRUCTS = [
     types.MPSRegion(types.MPSOrigin(0.5, 1.5, 2.5), types.MPSSize(3.5, 4.5, 5.5)),
     types.MPSScaleTransform(2.0, 3.0, 4.0, 5.0),
     types.MPSImageHistogramInfo(4, True, (0.0, 0.0, 0.0, -1.0), (1.0, 2.0, 3.0, 4.0)),
+    types.CGColorConversionInfo(types.CGColorSpace.SRGB, types.CGColorSpace.DISPLAY_P3),
     types.MPSImageCoordinate(1, 2, 3),
     types.MPSImageRegion(types.MPSImageCoordinate(1, 2, 3), types.MPSImageCoordinate(4, 5, 6)),
     types.MPSImageReadWriteParams(4, 8),

@@ -9,7 +9,6 @@ Structs are frozen: assign a new one to the property instead of changing a compo
 which the type appeared.
 """
 
-from openmps.types.colours import *  # noqa: F403
 from openmps.types.enumerations import *  # noqa: F403
 from openmps.types.formats import *  # noqa: F403
 from openmps.types.metal import *  # noqa: F403

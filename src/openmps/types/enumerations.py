@@ -48,6 +48,24 @@ class MPSImageFeatureChannelFormat(IntEnum, metaclass=NamedMembers):
     COUNT = 6  # 5 before macOS 10.15
 
 
+class CGColorSpace(IntEnum, metaclass=NamedMembers):
+    """The colour spaces that conversions know, of those that Core Graphics names (CGColorSpace.h, macOS 10.12).
+
+    ``kCGColorSpaceDisplayP3`` is ``CGColorSpace.DISPLAY_P3``. The numbers are ours: the framework's names are strings.
+    """
+
+    SRGB = 0  # primaries of BT.709, the curve of IEC 61966-2-1
+    LINEAR_SRGB = 1  # the same primaries, no curve
+    DISPLAY_P3 = 2  # primaries of P3, white of sRGB, its curve
+    GENERIC_GRAY_GAMMA2_2 = 3  # one component, to the power 2.2
+    LINEAR_GRAY = 4  # one component, no curve
+
+    @property
+    def number_of_components(self) -> int:
+        """1 of grey, 3 of colours."""
+        return 1 if self in (CGColorSpace.GENERIC_GRAY_GAMMA2_2, CGColorSpace.LINEAR_GRAY) else 3
+
+
 class MPSAlphaType(IntEnum, metaclass=NamedMembers):
     """What the fourth component of a texture's pixels is to its colours (MPSImageTypes.h, macOS 10.13)."""
 

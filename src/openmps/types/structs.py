@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, TypeVar, dataclass_transform
 
 from openmps.checks import flag, read_only
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
+from openmps.types.enumerations import CGColorSpace
 from openmps.types.metal import MTLPixelFormat, MTLTextureType, MTLTextureUsage
 
 _Struct = TypeVar("_Struct")
@@ -221,6 +222,22 @@ def _four_numbers(who: str, argument: str, values: object) -> tuple[float, float
     if not all(map(math.isfinite, (red, green, blue, alpha))):
         raise MPSArgumentError(who, argument, "must be finite", values)
     return red, green, blue, alpha
+
+
+@_struct
+class CGColorConversionInfo:
+    """From which colour space to which `MPSImageConversion` converts (CGColorConversionInfo.h, macOS 10.12)."""
+
+    src: CGColorSpace
+    dst: CGColorSpace
+
+    def __post_init__(self) -> None:
+        for name in ("src", "dst"):
+            try:
+                object.__setattr__(self, name, CGColorSpace(getattr(self, name)))
+            except ValueError:
+                rule = f"must be one of {', '.join(each.name for each in CGColorSpace)} of CGColorSpace"
+                raise MPSArgumentError(type(self).__name__, name, rule, getattr(self, name)) from None
 
 
 @_struct

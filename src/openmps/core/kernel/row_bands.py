@@ -6,19 +6,52 @@ end within the picture nothing lies outside of them, where the picture ends the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from openmps.core.image.storage import Shape, Target
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
-from openmps.ops.geometry import Axis, Window
+from openmps.ops.geometry import ROWS, Axis, Window, empty_image
 from openmps.ops.op import Function, Role
-from openmps.ops.row_bands import Band, RowBands
 
 NUMBERS = 1 << 16
 """Of a band: some pictures of float32 numbers in the cache of a core."""
 Lower = Callable[[tuple[SourceRecord, ...], Target, tuple[Shape, ...]], Function]
 """What lowers an encode, of how sources are read, where results land, and the sources' shapes."""
+
+
+class Band(NamedTuple):
+    """Rows of a result, and the function that makes them of rows of the sources."""
+
+    function: Function
+    sources: tuple[range | None, ...]
+    """Of each input the rows that it is given; None for all there is of it."""
+    rows: range
+
+
+class RowBands:
+    """One function of pictures ``[N, C, H, W]`` as several, each of a band of rows."""
+
+    def __init__(self, bands: Sequence[Band]) -> None:
+        self._bands = tuple(bands)
+        self._height = bands[-1].rows.stop
+
+    def run(self, values: list[Any]) -> list[Any]:
+        """As `Function.run`, of values on the CPU."""
+        whole: Tensor | None = None
+        for function, sources, rows in self._bands:
+            given = [
+                value if part is None else value.narrow(ROWS, part.start, len(part))
+                for value, part in zip(values, sources, strict=True)
+            ]
+            (made,) = function.run(given)
+            if whole is None:
+                whole = empty_image(made, made.shape[1], (self._height, made.shape[3]))
+            whole.narrow(ROWS, rows.start, len(rows)).copy_(made)
+        return [whole]
 
 
 def row_bands(
