@@ -29,12 +29,6 @@ def ten() -> Residual:
     return Residual(10)
 
 
-def dropping() -> torch.nn.Module:
-    """With a dropout."""
-    layers = torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 10)
-    return torch.nn.Sequential(*layers)
-
-
 def raising() -> None:
     """No network."""
     raise KeyError("none today")
@@ -43,5 +37,5 @@ def raising() -> None:
 class Others:
     """Names with dots."""
 
-    seven = Residual(7)
+    seven = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(64, 7))
     number = staticmethod(lambda: 7)

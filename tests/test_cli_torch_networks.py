@@ -95,7 +95,6 @@ def test_other_classes_and_dropouts_are_said(capsys):
     options = ["--epochs", 1, "--batch-size", 500]
     _, _, err = _call(capsys, "train", "--network", "own_networks:Others.seven", "--run", "seven", *options)
     assert "gives 7 classes in own_networks:Others.seven and 10 here: its weights are new" in err
-    _, _, err = _call(capsys, "train", "--network", "own_networks:dropping", "--run", "dropping", *options)
     assert "Sequential: its dropouts are left out" in err
 
 

@@ -95,11 +95,11 @@ def _known_network(name: str) -> str:
 Network = Annotated[
     str,
     typer.Option(
-        metavar="|".join((*NETWORK_NAMES, "FILE.onnx", "MODULE:FUNCTION")),
+        metavar="|".join((*NETWORK_NAMES, "FILE.onnx")),
         callback=_known_network,
         help="What to train: sample is the network of the framework's best-known sample, tiny learns in seconds; an "
-        "ONNX file, or the PyTorch module that a function gives, goes on from its own weights, but for the last layer "
-        "where the classes are others.",
+        "ONNX file, or the PyTorch module that package.module:function gives, goes on from its own weights, but for "
+        "the last layer where the classes are others.",
     ),
 ]
 Resume = Annotated[
