@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,33 +31,38 @@ _TAKERS = {
 """Options, and the formats that they are for."""
 
 
+Network = Annotated[
+    Path,
+    typer.Argument(metavar="RUN|ARCHIVE", help="A run folder, or a graph in an archive.", show_default=False),
+]
+Out = Annotated[Path, typer.Argument(help="The folder or package to make, or the file.", show_default=False)]
+Batch = Annotated[
+    int | None,
+    typer.Option(min=1, help="Images of a batch, for --coreml and --coreai.  [default: 1]", show_default=False),
+]
+Name = Annotated[
+    str | None, typer.Option(help="The class in Swift or Python.  [default: OUT's name]", show_default=False)
+]
+Half = Annotated[bool, typer.Option("--half", help="Weights rounded to float16; of Core ML all that is computed.")]
+Capturing = Annotated[
+    bool, typer.Option("--capture", help="Swift that dumps every image for openmps compare, and a test.")
+]
+
+
 def export(
-    graph: Annotated[
-        Path, typer.Argument(metavar="RUN|ARCHIVE", help="A run folder, or a graph in an archive.", show_default=False)
-    ],
-    out: Annotated[Path, typer.Argument(help="The folder or package to make, or the file.", show_default=False)],
+    graph: Network,
+    out: Out,
     swift: Annotated[bool, typer.Option("--swift", help="Swift, with a file of weights for each layer.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file with the shape of every value.")] = False,
-    mlx: Annotated[
-        bool, typer.Option("--mlx", help="Python for MLX, which runs and trains, with a file of weights.")
-    ] = False,
+    mlx: Annotated[bool, typer.Option("--mlx", help="Python that trains with MLX, and a file of weights.")] = False,
     coreml: Annotated[bool, typer.Option("--coreml", help="A Core ML package, an ML program.")] = False,
     coreai: Annotated[bool, typer.Option("--coreai", help="An asset of Core AI.")] = False,
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Images of a batch, for --coreml and --coreai.  [default: 1]", show_default=False),
-    ] = None,
+    batch: Batch = None,
     image: Images = None,
-    name: Annotated[
-        str | None, typer.Option(help="The class in Swift or Python.  [default: OUT's name]", show_default=False)
-    ] = None,
-    half: Annotated[
-        bool, typer.Option("--half", help="Weights rounded to float16; of Core ML all that is computed.")
-    ] = False,
+    name: Name = None,
+    half: Half = False,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
-    capture: Annotated[
-        bool, typer.Option("--capture", help="Swift that dumps every image for openmps compare, and a test.")
-    ] = False,
+    capture: Capturing = False,
     samples: Samples = None,
     registry: Modules = None,
 ) -> None:
@@ -82,15 +88,13 @@ def export(
     more |= {"--samples": samples is not None, "--batch": batch is not None}
     _check_options(next(option for option, is_chosen in chosen_formats.items() if is_chosen), more)
     if not swift:
-        makers, sizes = registry_of(registry, graph), image or []
-        if onnx:
-            _export_onnx(graph, out, sizes, makers)
-        elif mlx:
-            _export_mlx(graph, out, sizes, name, makers)
-        elif coreml:
-            _export_coreml(graph, out, sizes, makers, half=half, batch=batch or 1)
-        else:
-            _export_coreai(graph, out, sizes, makers, batch or 1)
+        write = {
+            onnx: _export_onnx,
+            mlx: partial(_export_mlx, name=name),
+            coreml: partial(_export_coreml, half=half, batch=batch or 1),
+            coreai: partial(_export_coreai, batch=batch or 1),
+        }[True]
+        write(graph, out, image or [], registry_of(registry, graph))
         return
     if half and training:
         raise typer.BadParameter("cannot be trained: leave one of them out", param_hint="--half and --training")
@@ -138,7 +142,7 @@ def _export_onnx(path: Path, out: Path, sizes: list[str], registry: Registry) ->
     print(f"{out}: {len(found.graph.kernels)} kernels, {out.stat().st_size:,} bytes")
 
 
-def _export_mlx(path: Path, out: Path, sizes: list[str], name: str | None, registry: Registry) -> None:
+def _export_mlx(path: Path, out: Path, sizes: list[str], registry: Registry, *, name: str | None) -> None:
     from openmps.formats import mlx
     from openmps.formats.paths import is_file
     from openmps.formats.swift.literals import class_name
@@ -166,7 +170,7 @@ def _export_coreml(path: Path, out: Path, sizes: list[str], registry: Registry, 
     _print_folder(out, found, "float16" if half else "float32")
 
 
-def _export_coreai(path: Path, out: Path, sizes: list[str], registry: Registry, batch: int) -> None:
+def _export_coreai(path: Path, out: Path, sizes: list[str], registry: Registry, *, batch: int) -> None:
     from openmps.formats import coreai
 
     found = _found(path, out, ".aimodel", registry)

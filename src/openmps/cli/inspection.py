@@ -34,6 +34,28 @@ Images = Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE...]", help=
 Format = Annotated[
     str | None, typer.Option("--format", help="float32 or float16.  [default: the run's]", show_default=False)
 ]
+First = Annotated[
+    Path,
+    typer.Argument(
+        metavar="A",
+        help=f"{_NETWORKS}, a folder of openmps trace or for MLX, or a capture of a device.",
+        show_default=False,
+    ),
+]
+More = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[B] [IMAGE...]", help="The other, A itself where left out; images.", show_default=False),
+]
+Formats = Annotated[
+    str | None, typer.Option("--format", metavar="A[,B]", help="float32 or float16, of each.", show_default=False)
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(help="Largest error.  [default: 1e-4, 2e-2 where float16 is stored]", show_default=False),
+]
+Rounding = Annotated[
+    bool, typer.Option("--rounding", help="Run A's layers from B's images, and say what rounding explains.")
+]
 Fused = Annotated[bool, typer.Option("--fused", help="Run what an encode runs: without the images that fusions hide.")]
 
 
@@ -74,36 +96,17 @@ def trace(
 
 def compare(
     context: typer.Context,
-    first: Annotated[
-        Path,
-        typer.Argument(
-            metavar="A",
-            help=f"{_NETWORKS}, a folder of openmps trace or for MLX, or a capture of a device.",
-            show_default=False,
-        ),
-    ],
-    more: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[B] [IMAGE...]", help="The other, A itself where left out; images.", show_default=False
-        ),
-    ] = None,
+    first: First,
+    more: More = None,
     samples: Samples = None,
     count: Count = 8,
     labels: Labels = None,
     training: Training = False,
-    formats: Annotated[
-        str | None, typer.Option("--format", metavar="A[,B]", help="float32 or float16, of each.", show_default=False)
-    ] = None,
+    formats: Formats = None,
     devices: Annotated[str, typer.Option("--device", metavar="A[,B]", help="cpu, cuda or auto, of each.")] = "auto",
     fusion: Annotated[str, typer.Option(metavar="A[,B]", help="on or off, of each.")] = "off",
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="Largest error.  [default: 1e-4, 2e-2 where float16 is stored]", show_default=False),
-    ] = None,
-    rounding: Annotated[
-        bool, typer.Option("--rounding", help="Run A's layers from B's images, and say what rounding explains.")
-    ] = False,
+    tolerance: Tolerance = None,
+    rounding: Rounding = False,
     run_python: Annotated[bool, typer.Option("--run-python", help="Run the Python of a folder for MLX.")] = False,
     registry: Modules = None,
 ) -> None:
@@ -131,12 +134,8 @@ def compare(
         return
     other = others[0] if others else first
     if rounding or runtime_of(first) or runtime_of(other):
-        makers = registry_of(
-            registry, *(path for path in (first, other) if not is_trace(path) and not runtime_of(path))
-        )
-        formats_of, devices_of = _two(formats, "--format"), _two(devices, "--device")
-        given_sides = Sides((first, other), images, samples, count, formats_of, devices_of, makers, run_python)
-        _tell(judge(context, given_sides))
+        places = _two(formats, "--format"), _two(devices, "--device")
+        _tell(judge(context, Sides((first, other), images, samples, count, *places, registry, run_python)))
         return
     _check_other(context, first, other, images)
     check_used(context, images, samples, training=training)

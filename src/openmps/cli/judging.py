@@ -12,6 +12,7 @@ import typer
 from openmps.cli.lint import arrays_in
 from openmps.cli.models import Found
 from openmps.cli.options import note, refuse_given
+from openmps.cli.registry import registry_of
 from openmps.cli.subjects import Given, chosen_format, found_at, given_to, loaded_images, sources_of, traced
 from openmps.errors import MPSFileError
 
@@ -57,7 +58,8 @@ class Sides:
     count: int
     formats: tuple[str | None, str | None]
     devices: tuple[str | None, str | None]
-    registry: Registry
+    modules: Sequence[str] | None
+    """Those of ``--registry``."""
     run_python: bool
 
 
@@ -74,12 +76,18 @@ def judge(context: typer.Context, sides: Sides) -> CaptureVerdict | Comparison:
     at, other = (1, 0) if runtimes[0] else (0, 1)
     network = sides.paths[at]
     place, full = mtl_device(sides.devices[at] or "auto"), MPSImageFeatureChannelFormat.FLOAT32
-    found = found_at(network, place, full, training=False, registry=sides.registry)
+    found = found_at(network, place, full, training=False, registry=_registry(sides))
     given = given_to(network, sides.images, sides.samples, sides.count, None, training=False)
     sources, notes = sources_of(found, given)
     for text in notes:
         note(text)
     return compare_capture(found.graph, _capture(sides, other, found, given, sources), sources)
+
+
+def _registry(sides: Sides) -> Registry:
+    from openmps.debug.files import is_trace
+
+    return registry_of(sides.modules, *(path for path in sides.paths if not is_trace(path) and not runtime_of(path)))
 
 
 def _capture(sides: Sides, at: int, found: Found, given: Given, sources: Sequence[NDArray[Any]]) -> Capture:
@@ -100,7 +108,7 @@ def _capture(sides: Sides, at: int, found: Found, given: Given, sources: Sequenc
         trace = load_trace(path)
     else:
         form, place = chosen_format(sides.formats[at]), mtl_device(sides.devices[at] or "auto")
-        subject = found_at(path, place, form, training=False, registry=sides.registry)
+        subject = found_at(path, place, form, training=False, registry=_registry(sides))
         trace = traced(subject, given, fused=False)
     kinds = (TracedKind.SOURCE, TracedKind.IMAGE)
     stored = [each for each in trace.entries if each.kind in kinds and each.channel_format is not None]

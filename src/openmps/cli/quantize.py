@@ -18,10 +18,20 @@ from openmps.errors import MPSFileError
 if TYPE_CHECKING:
     from openmps.formats.quantization import QuantizedForm
     from openmps.metal.device import MTLDevice
-    from openmps.training.dataset import Dataset
+    from openmps.training.dataset import Dataset, DataSplit
     from openmps.training.run_folder import RunFolder
 
 _NETWORK, _OUT = "RUN|ARCHIVE", "OUT"
+
+
+Images = Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="Image files.", show_default=False)]
+Form = Annotated[
+    str | None, typer.Option(help="linear or table, of all layers.  [default: what errs less]", show_default=False)
+]
+Report = Annotated[Path | None, typer.Option(metavar="FILE.json", help="The report as JSON.", show_default=False)]
+Data = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="A run's data.  [default: those it names]", show_default=False)
+]
 
 
 def quantize(
@@ -30,20 +40,12 @@ def quantize(
         Path, typer.Argument(metavar=_NETWORK, help="A run folder, or a graph in an archive.", show_default=False)
     ],
     out: Annotated[Path, typer.Argument(metavar=_OUT, help="The archive to write.", show_default=False)],
-    images: Annotated[
-        list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="Image files.", show_default=False)
-    ] = None,
+    images: Images = None,
     samples: Samples = None,
     count: Annotated[int, typer.Option(min=1, help="How many of a run's training images, if none are given.")] = 8,
-    form: Annotated[
-        str | None, typer.Option(help="linear or table, of all layers.  [default: what errs less]", show_default=False)
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="The report as JSON.", show_default=False)
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A run's data.  [default: those it names]", show_default=False)
-    ] = None,
+    form: Form = None,
+    report: Report = None,
+    data: Data = None,
     device: Device = "auto",
     registry: Modules = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
@@ -56,24 +58,13 @@ def quantize(
     """
     from openmps.debug import quantize as in_8_bits
     from openmps.formats.atomic import write_all_atomic
-    from openmps.formats.paths import is_file
     from openmps.runtime.devices import mtl_device
-    from openmps.training.run_description import run_data
 
-    chosen = _form(form)
     check_used(context, images or [], samples, training=False)
-    if is_onnx(out):
-        raise MPSFileError("openmps quantize", str(out), "must not end in .onnx: what is written is an archive")
-    for path in (out, *([] if report is None else [report])):
-        require_another(path, network, _NETWORK)
-        require_new(path, force=force)
-    if report is not None:
-        require_another(report, out, _OUT)
-    run = None if is_file(network, "openmps") else open_run(network)
-    if run is None and data is not None:
-        raise typer.BadParameter("is for run folders: an archive names no data", param_hint="--data")
+    chosen, run = _form(form), _run(network, data)
+    _check_files(network, out, report, force=force)
     found = open_graph(network, device=mtl_device(device), registry=registry_of(registry, network))
-    split = None if run is None else run_data(run, data)
+    split = None if run is None else _data(run, data)
     if run is None or split is None or images or samples is not None:
         given = given_to(network, images or [], samples, count, None, training=False)
     else:
@@ -84,14 +75,40 @@ def quantize(
     made = in_8_bits(found.graph, sources, chosen)
     content = made.archived(found.graph if found.model is None else found.model.root)
     tested = {} if run is None or split is None else _tested(run, split.test, found.graph.device, content)
-    contents = {out: content}
-    if report is not None:
-        contents[report] = json.dumps({**made.facts(), **tested}, indent=2).encode() + b"\n"
-    write_all_atomic(contents)
+    facts = json.dumps({**made.facts(), **tested}, indent=2).encode() + b"\n"
+    write_all_atomic({out: content, **({} if report is None else {report: facts})})
     print(made)
     for when, accuracy in tested.get("test_accuracy", {}).items():
         print(f"test accuracy {when}: {100 * accuracy:.2f} %")
     print(f"{out}: {len(content):,} bytes")
+
+
+def _run(network: Path, data: Path | None) -> RunFolder | None:
+    """The run that is given; None for an archive, which names no data."""
+    from openmps.formats.paths import is_file
+
+    if not is_file(network, "openmps"):
+        return open_run(network)
+    if data is not None:
+        raise typer.BadParameter("is for run folders: an archive names no data", param_hint="--data")
+    return None
+
+
+def _data(run: RunFolder, data: Path | None) -> DataSplit:
+    from openmps.training.run_description import run_data
+
+    return run_data(run, data)
+
+
+def _check_files(network: Path, out: Path, report: Path | None, *, force: bool) -> None:
+    """Raise where one of the files cannot be written, or is another one of those that are named."""
+    if is_onnx(out):
+        raise MPSFileError("openmps quantize", str(out), "must not end in .onnx: what is written is an archive")
+    for path in (out, *([] if report is None else [report])):
+        require_another(path, network, _NETWORK)
+        require_new(path, force=force)
+    if report is not None:
+        require_another(report, out, _OUT)
 
 
 def _form(text: str | None) -> QuantizedForm | None:
