@@ -28,7 +28,7 @@ _TAKERS = {
     "--samples": ("--swift",),
     "--batch": ("--coreml", "--coreai"),
 }
-"""Options, and the formats that they are for."""
+"""Options, and what they are for."""
 
 
 Network = Annotated[
@@ -80,21 +80,21 @@ def export(
     from openmps.formats import swift as formats
     from openmps.formats.swift.literals import class_name
 
-    chosen_formats = {"--swift": swift, "--onnx": onnx, "--mlx": mlx, "--coreml": coreml, "--coreai": coreai}
-    if [*chosen_formats.values()].count(True) != 1:
+    targets = {"--swift": swift, "--onnx": onnx, "--mlx": mlx, "--coreml": coreml, "--coreai": coreai}
+    if [*targets.values()].count(True) != 1:
         rule = "is needed, one of them: what there is to export"
-        raise typer.BadParameter(rule, param_hint=_listed([*chosen_formats], "or"))
+        raise typer.BadParameter(rule, param_hint=_listed([*targets], "or"))
+    target = next(option for option, is_chosen in targets.items() if is_chosen)
     more = {"--half": half, "--training": training, "--name": name is not None, "--capture": capture}
-    more |= {"--samples": samples is not None, "--batch": batch is not None}
-    _check_options(next(option for option, is_chosen in chosen_formats.items() if is_chosen), more)
+    _check_options(target, {**more, "--samples": samples is not None, "--batch": batch is not None})
     if not swift:
-        write = {
-            onnx: _export_onnx,
-            mlx: partial(_export_mlx, name=name),
-            coreml: partial(_export_coreml, half=half, batch=batch or 1),
-            coreai: partial(_export_coreai, batch=batch or 1),
-        }[True]
-        write(graph, out, image or [], registry_of(registry, graph))
+        writers = {
+            "--onnx": _export_onnx,
+            "--mlx": partial(_export_mlx, name=name),
+            "--coreml": partial(_export_coreml, half=half, batch=batch or 1),
+            "--coreai": partial(_export_coreai, batch=batch or 1),
+        }
+        writers[target](graph, out, image or [], registry_of(registry, graph))
         return
     if half and training:
         raise typer.BadParameter("cannot be trained: leave one of them out", param_hint="--half and --training")
@@ -118,10 +118,10 @@ def export(
         print(f"{chosen}Capture.swift and {chosen}Tests.swift beside it, with {chosen}-golden.dat")
 
 
-def _check_options(chosen: str, more: Mapping[str, bool]) -> None:
-    """Raise where an option was given that is not for the format."""
+def _check_options(target: str, more: Mapping[str, bool]) -> None:
+    """Raise where an option was given that is not for what there is to export."""
     for option, is_given in more.items():
-        if is_given and chosen not in _TAKERS[option]:
+        if is_given and target not in _TAKERS[option]:
             rule = f"is for {_listed(_TAKERS[option], 'and')}: leave it out"
             raise typer.BadParameter(rule, param_hint=option)
 
