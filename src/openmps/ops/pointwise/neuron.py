@@ -79,7 +79,10 @@ def neuron_gradient(
 
 
 _ONE_OPERATION = frozenset(
-    {MPSCNNNeuronType.NONE, MPSCNNNeuronType.RELU, MPSCNNNeuronType.SIGMOID, MPSCNNNeuronType.ABSOLUTE}
+    {
+        *(MPSCNNNeuronType.NONE, MPSCNNNeuronType.RELU, MPSCNNNeuronType.SIGMOID, MPSCNNNeuronType.ABSOLUTE),
+        MPSCNNNeuronType.GELU,
+    }
 )
 
 
@@ -325,8 +328,9 @@ class NeuronGradient(_OfNeuron):
 
     @property
     def takes_half(self) -> bool:
-        """For rectifiers alone: the others multiply numbers that were rounded."""
-        return self.function is MPSCNNNeuronType.RELU and self.a == 0.0
+        """For rectifiers and GeLU, one operation each: the others multiply numbers that were rounded."""
+        is_rectifier = self.function is MPSCNNNeuronType.RELU and self.a == 0.0
+        return is_rectifier or self.function is MPSCNNNeuronType.GELU
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
         """See `neuron_gradient`."""

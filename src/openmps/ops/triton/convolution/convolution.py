@@ -27,8 +27,8 @@ _PROGRAMS = 264
 """Programs, about: two for each multiprocessor of an H200."""
 _LEAST_PIXELS = 128
 """Pixels that a program sums at least."""
-_MANY_CHANNELS = 64
-"""Channels of the source that fill a tile of one tap."""
+_MANY_CHANNELS = 24
+"""Channels of the source from which on tiles of one tap are faster, though channels do not fill them."""
 
 
 @Launched
