@@ -99,6 +99,7 @@ COMMANDS = {
     "summary": ["summary", "net.mps", *IMAGE],
     "lint": ["lint", "net.mps", *IMAGE],
     "export": ["export", "--swift", "net.mps", "Net"],
+    "quantize": ["quantize", "net.mps", "out.mps", *SAMPLES],
     "view": ["view", "net.mps", *IMAGE, "--out", "page.html"],
     "trace": ["trace", "net.mps", *SAMPLES],
     "compare": ["compare", "net.mps", *SAMPLES],

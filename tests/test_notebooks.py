@@ -18,6 +18,7 @@ from openmps.runtime.devices import mtl_device
 CPU = mtl_device("cpu")
 FLOAT32 = mps.MPSImageFeatureChannelFormat.FLOAT32
 OF_ONE_LINE = {
+    "Augmentation",
     "CpuChoice",
     "CpuFeatures",
     "Extent",

@@ -19,7 +19,7 @@ NEVER_MADE = {"MPSKeyedArchiver"}
 CLASSES = {
     each.__name__: each
     for module in (mps, debug, formats, training)
-    for each in vars(module).values()
+    for each in (getattr(module, name) for name in dir(module))
     if inspect.isclass(each) and each.__module__.startswith("openmps")
 }
 CLASSES |= {name: getattr(mps, name) for name in dir(mps) if inspect.isclass(getattr(mps, name))}

@@ -56,8 +56,8 @@ LONG = ("load_digits_dataset", "from_torch", "load_dataset", "machine_limits", "
 CALLS: dict[str, Callable[..., Any]] = {
     f"{module.__name__}.{name}": found
     for module in (mps, training, formats, debug, onnx, swift)
-    for name, found in vars(module).items()
-    if inspect.isfunction(found) and name in module.__all__ and not name.startswith(("MTL", "MPS")) and name not in LONG
+    for name in module.__all__
+    if inspect.isfunction(found := getattr(module, name)) and not name.startswith(("MTL", "MPS")) and name not in LONG
 }
 CALLS |= {
     kind.__name__: kind

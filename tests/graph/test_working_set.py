@@ -26,6 +26,14 @@ Adam = mps.MPSNNOptimizerAdam
 
 pytestmark = pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning")
 
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_lives_is_left_out() -> None:
+    """These tests collect garbage at every step, of what they make themselves."""
+    gc.collect()
+    gc.freeze()
+
+
 Update = Callable[["Training", Any, Any], object]
 """Called in the update of the convolution with the training, the command buffer and the state of the gradients."""
 

@@ -116,7 +116,7 @@ actions = {
     "binding": lambda: device.new_buffer(length=4).bind_unless_allocated(torch.zeros(4, dtype=torch.uint8)),
     "host copies": device.flush_host_copies,
     "Adam's steps": adam._rate,
-    "dropout's steps": lambda: dropout._number("dropout", None),
+    "dropout's steps": lambda: dropout._number("step", None),
     "Philox": lambda: philox._number("begin", types.SimpleNamespace(note=4)),
     "MTGP32": lambda: mtgp._memory("words", None).next_words(1),
     "a copy of MTGP32": lambda: mtgp._memory("words", None).copy(torch.device("cpu")),

@@ -181,7 +181,7 @@ def test_shapes_that_make_no_network_are_named(lengths, message):
 @pytest.mark.parametrize(
     ("name", "rate", "message"),
     [
-        ("adamw", 1e-3, "must be one of adam, sgd, rmsprop, got 'adamw'"),
+        ("adamw", 1e-3, "must be one of adam, sgd, rmsprop, muon, got 'adamw'"),
         ("adam", 0, "must be above 0 and finite, got 0"),
         ("adam", -1, "must be above 0"),
         ("adam", float("nan"), "learning_rate must be a number, got nan"),

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes
+from openmps.checks import NamedAttributes, described
 from openmps.core.kinds import listed
 from openmps.errors import MPSTypeError
 from openmps.training.metrics import TrainingStatus
@@ -38,6 +38,9 @@ class TrainingCallback(NamedAttributes):
     own, and all end together where one asks for it, a few steps later.
     """
 
+    def __repr__(self) -> str:
+        return described(self)
+
     def finish_step(self, status: TrainingStatus) -> bool | None:
         """Called after each step, in order, with the figures of the epoch so far; up to two later ones may have begun.
 
@@ -58,6 +61,9 @@ class Callbacks:
         self.fault: Exception | None = None
         """What one has raised."""
         self.is_to_stop = False
+
+    def __repr__(self) -> str:
+        return described(self)
 
     def finish_step(self, status: Callable[[], TrainingStatus]) -> None:
         """Tell of a step; an exception is kept as `fault`."""

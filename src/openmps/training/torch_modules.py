@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from openmps.checks import whole
 from openmps.core.image.image import MPSImageDescriptor
-from openmps.errors import MPSTrainingWarning
+from openmps.errors import MPSArgumentError, MPSTrainingWarning
 from openmps.formats.atomic import write_atomic
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -47,6 +47,8 @@ def torch_module_bytes(module: torch.nn.Module, *, height: int, width: int, chan
 
     for name, value in {"height": height, "width": width, "channels": channels}.items():
         whole(_WHO, name, value)
+    if (numbers := height * width * channels) >= 2**31:
+        raise MPSArgumentError(_WHO, "height", "times width and channels must be below 2**31", numbers)
     # With data sources that train normalizations stay layers of their own; the optimizer is never made.
     sources = TrainableDataSources(optimizer_factory("sgd", 1.0))
     network = from_torch(module, torch.zeros(2, channels, height, width), trainable=sources)
