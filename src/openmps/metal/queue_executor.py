@@ -54,6 +54,11 @@ class Ticket:
     is_reserved: bool = False
     is_handed_on: bool = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has committed it yet, or dropped it."""
+        return self.execution is None and not self.is_handed_on and not self.abandoned
+
 
 @dataclass(slots=True, eq=False)
 class _Turn:
@@ -292,7 +297,7 @@ class QueueExecutor:
         for ticket in tickets:
             if ticket.execution is execution:
                 return None
-            if ticket.execution is None and not ticket.abandoned and not ticket.is_handed_on:
+            if ticket.is_open:
                 record = None if ticket.record is None else ticket.record()
                 return "a command buffer" if record is None else record.name
         return None
@@ -364,8 +369,8 @@ class QueueExecutor:
                 self._inbox.put(execution)
             ticket.is_handed_on = True
         if ticket is not None:
-            # The place stays until the next one is taken. A record that failed has the frames that it went through, in
-            # them the queue: it would never be collected.
+            # The place stays until the next is taken. The error of a record has the frames that it went through, and
+            # with them the queue, which would never be collected.
             ticket.execution = None
         self._launcher = None
         self._turn = None

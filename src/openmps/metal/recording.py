@@ -151,7 +151,7 @@ class Record:
         """Nobody is left to commit it: its results cannot be read, and its ticket must not hold up the queue."""
         if self.execution.status < _COMMITTED:
             mark_unwritten(self.unfinished_works(), self.name)
-        if self.ticket is not None and self.ticket.execution is None:
+        if self.ticket is not None and self.ticket.is_open:
             self.executor.abandon(self.ticket)
 
 
