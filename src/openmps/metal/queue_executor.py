@@ -231,7 +231,8 @@ class QueueExecutor:
                     self._await(each, each.finished)
                 self._help(execution)
             told = self._await(execution, latch)
-            self._locked(self._in_flight.forget)
+            if execution.error is not None:
+                self._locked(self._in_flight.forget)
             return told
         with process_end.waits:
             if self._waits_on(waiter) and not latch.is_set():
