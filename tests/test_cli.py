@@ -961,7 +961,7 @@ def test_a_graph_is_exported_for_core_ml(run, tmp_path, capsys):
         (["--onnx", "--half", "RUN", "OUT"], "is for --swift"),
         (["--mlx", "--training", "RUN", "OUT"], "is for --swift: leave it out"),
         (["--mlx", "--name", "no name", "RUN", "OUT"], "a name for a class"),
-        (["--swift", "--image", "6x4x1", "RUN", "OUT"], "are for ONNX, MLX and --capture"),
+        (["--swift", "--image", "6x4x1", "RUN", "OUT"], "are for ONNX, MLX, Core ML, Core AI and --capture"),
         (["--onnx", "--image", "6x4", "RUN", "OUT"], "is no size"),
         (["--swift", "--half", "--training", "RUN", "OUT"], "leave one of them out"),
         (["--swift", "nothing", "OUT"], "nothing there"),

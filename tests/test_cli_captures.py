@@ -85,7 +85,7 @@ def test_samples_and_archives_do_as_well(capsys: pytest.CaptureFixture[str]) -> 
         ("golden check kept broken", "images.dat must hold 384 bytes"),
         ("golden make good cat.png", "is needed: the folder to make"),
         ("golden make good cat.png --out kept", "must be a new folder"),
-        ("export --swift good Cats --samples x.npz", "are for ONNX, MLX and --capture"),
+        ("export --swift good Cats --samples x.npz", "are for ONNX, MLX, Core ML, Core AI and --capture"),
         ("export --swift --capture --training good Cats", "is for networks that infer"),
         ("export --onnx --capture good cats.onnx", "is for --swift"),
         ("export --swift --capture net.mps Cats", "is needed: the file leaves the size of 'image' open"),

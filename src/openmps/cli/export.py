@@ -76,46 +76,28 @@ def export(
 
     With --mlx a new folder gets a Python module and weights for MLX; of a run it trains as the run does.
     """
-    from openmps.cli.captures import golden_of
-    from openmps.formats import swift as formats
-    from openmps.formats.swift.literals import class_name
-
-    targets = {"--swift": swift, "--onnx": onnx, "--mlx": mlx, "--coreml": coreml, "--coreai": coreai}
-    if [*targets.values()].count(True) != 1:
-        rule = "is needed, one of them: what there is to export"
-        raise typer.BadParameter(rule, param_hint=_listed([*targets], "or"))
-    target = next(option for option, is_chosen in targets.items() if is_chosen)
+    target = _target({"--swift": swift, "--onnx": onnx, "--mlx": mlx, "--coreml": coreml, "--coreai": coreai})
     more = {"--half": half, "--training": training, "--name": name is not None, "--capture": capture}
     _check_options(target, {**more, "--samples": samples is not None, "--batch": batch is not None})
-    if not swift:
-        writers = {
-            "--onnx": _export_onnx,
-            "--mlx": partial(_export_mlx, name=name),
-            "--coreml": partial(_export_coreml, half=half, batch=batch or 1),
-            "--coreai": partial(_export_coreai, batch=batch or 1),
-        }
-        writers[target](graph, out, image or [], registry_of(registry, graph))
-        return
-    if half and training:
-        raise typer.BadParameter("cannot be trained: leave one of them out", param_hint="--half and --training")
-    if capture and training:
-        rule = "is for networks that infer: leave one of them out"
-        raise typer.BadParameter(rule, param_hint="--capture and --training")
-    if not capture and (image or samples is not None):
-        rule = "are for ONNX, MLX and --capture, which need images: leave them out"
-        raise typer.BadParameter(rule, param_hint="--image and --samples")
-    found = open_graph(graph, training=training, registry=registry_of(registry, graph))
-    chosen = name if name is not None else class_name(out.name)
-    golden = golden_of(found, image or [], samples) if capture else None
-    folder = formats.export(
-        found.graph, out, chosen, half=half, notes=found.notes, preprocessing=found.preprocessing, golden=golden
-    )
-    count = sum(path.suffix == ".dat" for path in folder.iterdir()) - (golden is not None)
-    if name is None and chosen == "Model":
-        note(f"the class is called Model, as {out.name!r} is no name for one; --name gives another")
-    print(f"{folder / chosen}.swift and {count} file(s) of weights")
-    if golden is not None:
-        print(f"{chosen}Capture.swift and {chosen}Tests.swift beside it, with {chosen}-golden.dat")
+    writers = {
+        "--swift": partial(
+            _export_swift, name=name, half=half, training=training, is_captured=capture, samples=samples
+        ),
+        "--onnx": _export_onnx,
+        "--mlx": partial(_export_mlx, name=name),
+        "--coreml": partial(_export_coreml, half=half, batch=batch or 1),
+        "--coreai": partial(_export_coreai, batch=batch or 1),
+    }
+    writers[target](graph, out, image or [], registry_of(registry, graph))
+
+
+def _target(targets: Mapping[str, bool]) -> str:
+    """The one option that says what there is to export."""
+    chosen = [option for option, is_chosen in targets.items() if is_chosen]
+    if len(chosen) != 1:
+        rule = "is needed, one of them: what there is to export"
+        raise typer.BadParameter(rule, param_hint=_listed([*targets], "or"))
+    return chosen[0]
 
 
 def _check_options(target: str, more: Mapping[str, bool]) -> None:
@@ -129,6 +111,44 @@ def _check_options(target: str, more: Mapping[str, bool]) -> None:
 def _listed(options: Sequence[str], joined: str) -> str:
     *most, last = options
     return f"{', '.join(most)} {joined} {last}" if most else last
+
+
+def _export_swift(
+    path: Path,
+    out: Path,
+    sizes: list[str],
+    registry: Registry,
+    *,
+    name: str | None,
+    half: bool,
+    training: bool,
+    is_captured: bool,
+    samples: Path | None,
+) -> None:
+    from openmps.cli.captures import golden_of
+    from openmps.formats import swift as formats
+    from openmps.formats.swift.literals import class_name
+
+    if half and training:
+        raise typer.BadParameter("cannot be trained: leave one of them out", param_hint="--half and --training")
+    if is_captured and training:
+        rule = "is for networks that infer: leave one of them out"
+        raise typer.BadParameter(rule, param_hint="--capture and --training")
+    if not is_captured and (sizes or samples is not None):
+        rule = "are for ONNX, MLX, Core ML, Core AI and --capture, which need images: leave them out"
+        raise typer.BadParameter(rule, param_hint="--image and --samples")
+    found = open_graph(path, training=training, registry=registry)
+    chosen = name if name is not None else class_name(out.name)
+    golden = golden_of(found, sizes, samples) if is_captured else None
+    folder = formats.export(
+        found.graph, out, chosen, half=half, notes=found.notes, preprocessing=found.preprocessing, golden=golden
+    )
+    count = sum(each.suffix == ".dat" for each in folder.iterdir()) - (golden is not None)
+    if name is None and chosen == "Model":
+        note(f"the class is called Model, as {out.name!r} is no name for one; --name gives another")
+    print(f"{folder / chosen}.swift and {count} file(s) of weights")
+    if golden is not None:
+        print(f"{chosen}Capture.swift and {chosen}Tests.swift beside it, with {chosen}-golden.dat")
 
 
 def _export_onnx(path: Path, out: Path, sizes: list[str], registry: Registry) -> None:

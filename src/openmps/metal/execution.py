@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from traceback import clear_frames
 from typing import Any, Protocol
@@ -429,3 +430,19 @@ def _name_of(handler: Handler) -> str:
     function = handler.func if isinstance(handler, partial) else handler
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__name__
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """The position of one command buffer in the order of its queue."""
+
+    record: ref[Owner] | None = None
+    execution: Execution | None = None
+    abandoned: bool = False
+    is_reserved: bool = False
+    is_handed_on: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has committed it yet, or dropped it."""
+        return self.execution is None and not self.is_handed_on and not self.abandoned

@@ -7,7 +7,6 @@ import logging
 import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,7 +21,7 @@ import torch
 from openmps.checks import Shown
 from openmps.metal import process_end
 from openmps.metal.awake_threads import awake_threads
-from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer
+from openmps.metal.execution import Execution, HostTimer, Latch, Player, Ticket, Timer
 from openmps.metal.in_flight import InFlight
 from openmps.metal.patience import Patience, runs_alike_here
 from openmps.metal.pending import be_in_queue
@@ -42,22 +41,6 @@ _NO_PLAYER = "not replayed: the device makes no player for its queues"
 class _Signal(Enum):
     ADVANCE = auto()
     STOP = auto()
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """The position of one command buffer in the order of its queue."""
-
-    record: weakref.ref[Owner] | None = None
-    execution: Execution | None = None
-    abandoned: bool = False
-    is_reserved: bool = False
-    is_handed_on: bool = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nobody has committed it yet, or dropped it."""
-        return self.execution is None and not self.is_handed_on and not self.abandoned
 
 
 @dataclass(slots=True, eq=False)

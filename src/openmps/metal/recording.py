@@ -13,10 +13,10 @@ import torch
 
 from openmps.checks import KnownAttributes, Shown, Single, optional_text
 from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
-from openmps.metal.execution import Execution, Latch, Owner, Work
+from openmps.metal.execution import Execution, Latch, Owner, Ticket, Work
 from openmps.metal.explanation import CommandBufferExplanation, explained
 from openmps.metal.pending import mark_unwritten, require_read_written, unwritten, watch
-from openmps.metal.queue_executor import QueueExecutor, Ticket
+from openmps.metal.queue_executor import QueueExecutor
 from openmps.types import MTLCommandBufferErrorCode, MTLCommandBufferStatus
 
 _log = logging.getLogger(__name__)

@@ -131,15 +131,8 @@ def resume(
         rule = f"must be at least the {own.epochs} that the run was started with"
         raise MPSArgumentError("resume", "epochs", rule, options.epochs, "Leave it out")
 
-    def find() -> Checkpoint | None:
-        found = checkpoint or run.checkpoints.newest()
-        if found is None and any(line.get("iteration") != 0 for line in run.read_metrics()):
-            rule, remedy = "must hold a checkpoint", "They were removed, or an older openmps trained it: train again."
-            raise MPSFileError("resume", str(run.path), rule, "a run without one", remedy)
-        return found
-
     with _in_training(run, processes) as interrupt:
-        found = together(processes, find)
+        found = together(processes, partial(_found_checkpoint, run, checkpoint))
         if processes is not None:
             found = from_the_first(processes, found)
         session = Session(
@@ -150,6 +143,15 @@ def resume(
         if options != own:
             together(processes, partial(run.amend, {"options": options.describe()}))
         return session.finish(interrupt, tensorboard=tensorboard or session.has_events())
+
+
+def _found_checkpoint(run: RunFolder, given: Checkpoint | None) -> Checkpoint | None:
+    """The one that is given, or the newest whole one; None where nothing was trained yet."""
+    found = given or run.checkpoints.newest()
+    if found is None and any(line.get("iteration") != 0 for line in run.read_metrics()):
+        rule, remedy = "must hold a checkpoint", "They were removed, or an older openmps trained it: train again."
+        raise MPSFileError("resume", str(run.path), rule, "a run without one", remedy)
+    return found
 
 
 def _with_function(options: TrainingOptions, schedule: Schedule | None) -> TrainingOptions:

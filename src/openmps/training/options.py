@@ -183,3 +183,13 @@ class TrainingOptions:
             return cls(**values, channel_format=MPSImageFeatureChannelFormat[name])
         except (MPSArgumentError, MPSTypeError, KeyError, TypeError) as error:
             raise MPSFileError(cls.__name__, file, "must have the options of a training", error) from error
+
+
+def check_shares(options: TrainingOptions, share: int, *, shards: bool) -> None:
+    """Raise where a process has a part of what belongs together: pairs of mixed images, matrices that Muon updates."""
+    if options.augments.mix_up and share % 2:
+        rule = f"must give each process pairs of images, which mix-up mixes: {share} are none"
+        raise MPSArgumentError("TrainingOptions", "batch_size", rule, options.batch_size)
+    if shards and options.optimizer == "muon":
+        rule = "must be left out with the optimizer muon, which multiplies whole matrices"
+        raise MPSArgumentError("train", "shards_optimizer_state", rule, True, "Leave out --shard-optimizer")

@@ -25,7 +25,7 @@ from openmps.training.inference import Classifier, Evaluation
 from openmps.training.interrupt import DeferredInterrupt, SafeInterrupt
 from openmps.training.metrics import RunningMetrics, TrainingStatus
 from openmps.training.network import Network, NetworkShape
-from openmps.training.options import TrainingOptions
+from openmps.training.options import TrainingOptions, check_shares
 from openmps.training.pictures import draw_curve, draw_misclassified
 from openmps.training.processes import TrainingProcesses, share_of
 from openmps.training.run_description import check_same_training, describe_training, flat, machine_differences
@@ -93,10 +93,7 @@ class Session:
         self._leads = processes is None or processes.rank == 0
         self._shards = shards and processes is not None
         self._saves = self._leads or self._shards  # whether checkpoints need this process
-        _check_pairs(options, share_of(options.batch_size, processes, options.accumulate))
-        if self._shards and options.optimizer == "muon":
-            rule = "must be left out with the optimizer muon, which multiplies whole matrices"
-            raise MPSArgumentError("train", "shards_optimizer_state", rule, True, "Leave out --shard-optimizer")
+        check_shares(options, share_of(options.batch_size, processes, options.accumulate), shards=self._shards)
         if processes is not None:
             same = {name: each for name, each in self._about.items() if name != "machine"}
             processes.check_alike("data and options", flat(same), "Give all processes the same images and options")
@@ -104,19 +101,7 @@ class Session:
         shape = NetworkShape.of(data.training.images, len(names), options.network)
         self._data, self._run, self._options, self._observer = data, run, options, observer
         self._network = Network.create(shape, seed=options.seed, optimizer=options.optimizer_factory())
-        self._stepper = TrainingStepper(
-            self._network,
-            device,
-            options.channel_format,
-            batch_size=options.batch_size,
-            dropout_seed=options.seed,
-            processes=processes,
-            synchronizes_statistics=options.synchronizes_statistics,
-            shards_optimizer_state=shards,
-            norm_limit=options.clip_norm,
-            parts=options.accumulate,
-            augmentation=options.augments,
-        )
+        self._stepper = self._new_stepper(device)
         self._classify = partial(
             Classifier,
             device=device,
@@ -145,6 +130,21 @@ class Session:
         self._save_seconds = 0.0  # what the last checkpoint took
         self._notes: list[str] = []
         self._events: EventFiles | None = None
+
+    def _new_stepper(self, device: MTLDevice) -> TrainingStepper:
+        return TrainingStepper(
+            self._network,
+            device,
+            self._options.channel_format,
+            batch_size=self._options.batch_size,
+            dropout_seed=self._options.seed,
+            processes=self._processes,
+            synchronizes_statistics=self._options.synchronizes_statistics,
+            shards_optimizer_state=self._shards,
+            norm_limit=self._options.clip_norm,
+            parts=self._options.accumulate,
+            augmentation=self._options.augments,
+        )
 
     def has_events(self) -> bool:
         """Whether the run has event files, and this process writes them."""
@@ -482,13 +482,6 @@ class Session:
                 draw_misclassified(run.misclassified_path, *pictures)
         except MPSError as error:
             self._notes.append(f"pictures are missing: {error}")
-
-
-def _check_pairs(options: TrainingOptions, share: int) -> None:
-    """Raise where images are mixed with their neighbours and a process has a part of a pair."""
-    if options.augments.mix_up and share % 2:
-        rule = f"must give each process pairs of images, which mix-up mixes: {share} are none"
-        raise MPSArgumentError("TrainingOptions", "batch_size", rule, options.batch_size)
 
 
 def _check_finite(arrays: Mapping[str, NDArray[np.float32]]) -> None:
