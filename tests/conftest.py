@@ -24,6 +24,7 @@ import measured
 import rounding
 from helpers import on_a_cpu_of
 from openmps.debug.limits import MachineLimits
+from openmps.formats.atomic import write_atomic
 
 # A timing never is a test: other work on the machine would decide it.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -136,6 +137,13 @@ def in_any_order() -> Iterator[None]:
 def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether files reach the disk is tested with `write_atomic`; waiting for it takes most of the time elsewhere."""
     monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pictures of a run are tested where they are drawn, and take longer than training elsewhere."""
+    for name in ("draw_curve", "draw_misclassified"):
+        monkeypatch.setattr(f"openmps.training.session.{name}", lambda path, *_, **__: write_atomic(path, b"picture"))
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def run(tmp_path_factory, idx):
     return path
 
 
-pytestmark = pytest.mark.usefixtures("unflushed")
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
 
 
 def _stripes(count, height, width):

@@ -13,7 +13,7 @@ from fake_device import FLOAT16, dump
 from openmps.cli import main
 from openmps.training import Network, Preprocessing
 
-pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder", "on_a_known_machine")
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn", "in_an_empty_folder", "on_a_known_machine")
 
 
 def device(name: str = "capture", *, epsilon: float | None = None, given: np.ndarray | None = None) -> None:

@@ -14,7 +14,7 @@ from openmps.cli import main
 from openmps.formats import onnx
 from openmps.training import Network, Preprocessing
 
-pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder", "on_a_known_machine")
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn", "in_an_empty_folder", "on_a_known_machine")
 
 
 def test_a_trace_is_printed_and_written(capsys: pytest.CaptureFixture[str]) -> None:

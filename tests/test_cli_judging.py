@@ -13,7 +13,7 @@ from openmps.cli import main
 from openmps.formats import mlx
 from openmps.training import Network
 
-pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder")
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn", "in_an_empty_folder")
 NEEDS_MLX = pytest.mark.skipif(importlib.util.find_spec("mlx") is None, reason="it runs what is exported")
 
 

@@ -16,7 +16,7 @@ from openmps.formats import onnx as reader
 pytest.importorskip("onnx")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4"),
-    pytest.mark.usefixtures("unflushed"),
+    pytest.mark.usefixtures("unflushed", "undrawn"),
 ]
 
 

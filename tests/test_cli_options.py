@@ -15,7 +15,7 @@ from fake_device import dump
 from openmps.cli import main
 from openmps.training import Network
 
-pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder", "on_a_known_machine")
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn", "in_an_empty_folder", "on_a_known_machine")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ import openmps as mps
 import planted_networks as planted
 from openmps.cli import app, main
 
-pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder", "on_a_known_machine", "modules_of_one_test")
+pytestmark = pytest.mark.usefixtures(
+    "unflushed", "undrawn", "in_an_empty_folder", "on_a_known_machine", "modules_of_one_test"
+)
 CPU = mps.mtl_device("cpu")
 IMAGE = ["--image", "8x8x2"]
 SAMPLES = ["--samples", "x.npz"]

@@ -19,7 +19,7 @@ from openmps.cli import main
 from openmps.training import RunFolder
 from openmps.training.inference import describe_network
 
-pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder", "on_a_known_machine")
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn", "in_an_empty_folder", "on_a_known_machine")
 
 EVIL = "\x1b]0;title\x07\x1b[31m\x9b2J\r\u202e"
 MOVING = {*map(chr, range(32)), *map(chr, range(0x7F, 0xA0)), "\u202e"} - {"\n"}

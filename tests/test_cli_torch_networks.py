@@ -23,7 +23,7 @@ from openmps.training import (
     save_torch_module,
 )
 
-pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder")
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn", "in_an_empty_folder")
 pytest.importorskip("onnx")
 CPU = mps.mtl_device("cpu")
 

@@ -18,7 +18,7 @@ from openmps.formats import onnx
 from openmps.training import Network, NetworkShape, RunFolder, TrainingOptions, optimizer_factory
 from openmps.training.inference import describe_network
 
-pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder", "on_a_known_machine")
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn", "in_an_empty_folder", "on_a_known_machine")
 
 
 def shown(path: str) -> Any:

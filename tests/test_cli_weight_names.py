@@ -12,7 +12,7 @@ import openmps as mps
 from openmps.cli import main
 from openmps.formats import load_tensors, save_tensors
 
-pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder")
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn", "in_an_empty_folder")
 CPU = mps.mtl_device("cpu")
 WEIGHTS = np.arange(8, dtype=np.float32).reshape(2, 1, 1, 4)
 

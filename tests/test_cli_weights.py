@@ -19,7 +19,7 @@ from openmps.training.inference import describe_network
 SHAPE = NetworkShape(8, 8, 1, 3, "tiny")
 
 
-pytestmark = pytest.mark.usefixtures("unflushed")
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
 
 
 @pytest.fixture

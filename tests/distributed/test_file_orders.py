@@ -15,18 +15,13 @@ import pytest
 from file_orders import Turns, every_order, save_idx, together
 from onnx_models import conv, model, node, numbers, saved
 from openmps.cli import main
-from openmps.training import Dataset, DataSplit, RunFolder, session
+from openmps.training import Dataset, DataSplit, RunFolder
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4"),
+    pytest.mark.usefixtures("unflushed", "undrawn"),
+]
 SIDE = 8
-
-
-@pytest.fixture(autouse=True)
-def _no_flushing_and_no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether files reach the disk is tested with `write_atomic`, pictures elsewhere."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
-    for name in ("draw_curve", "draw_misclassified"):
-        monkeypatch.setattr(session, name, lambda path, *arguments, **options: path.write_bytes(b"picture"))
 
 
 @pytest.fixture

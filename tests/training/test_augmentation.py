@@ -11,7 +11,6 @@ from encoding import FLOAT32, Bench, finish, numbers
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.runtime.devices import mtl_device
-from openmps.training import session
 from openmps.training.augmentation import Augmentation
 from openmps.training.augmented_batches import AugmentedBatches, augmented_images
 from openmps.training.dataset import Batch, Dataset, DataSplit
@@ -168,14 +167,7 @@ def _dataset(count: int) -> Dataset:
 DATA = DataSplit(_dataset(33), _dataset(12))
 
 
-@pytest.fixture
-def _plain_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing is tested elsewhere and takes longer than training here."""
-    monkeypatch.setattr(session, "draw_curve", lambda path, metrics, title: path.write_bytes(b"curve"))
-    monkeypatch.setattr(session, "draw_misclassified", lambda path, *arguments: path.write_bytes(b"sheet"))
-
-
-@pytest.mark.usefixtures("_plain_pictures")
+@pytest.mark.usefixtures("undrawn")
 def test_tests_see_images_as_they_are(tmp_path: Any) -> None:
     """The run says how it was augmented, and predicts as its last test did: normalized, and nothing else."""
     options = TrainingOptions(epochs=2, batch_size=8, network="tiny", augmentation=EVERYTHING)
@@ -191,7 +183,7 @@ def test_tests_see_images_as_they_are(tmp_path: Any) -> None:
     assert opened.evaluate(DATA.test).loss == found.loss
 
 
-@pytest.mark.usefixtures("_plain_pictures")
+@pytest.mark.usefixtures("undrawn")
 def test_images_are_mirrored_by_their_numbers_in_the_data(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every batch of every epoch, whose orders differ."""
     options = TrainingOptions(epochs=2, batch_size=8, network="tiny", augmentation="flip:alternate")
@@ -209,7 +201,7 @@ def test_images_are_mirrored_by_their_numbers_in_the_data(tmp_path: Any, monkeyp
     assert [numbers for numbers, _ in seen] == [indices for _, indices in seen]
 
 
-@pytest.mark.usefixtures("_plain_pictures")
+@pytest.mark.usefixtures("undrawn")
 def test_refusals_of_runs(tmp_path: Any) -> None:
     options = TrainingOptions(epochs=1, batch_size=9, augmentation="mixup")
     with pytest.raises(

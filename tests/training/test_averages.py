@@ -23,16 +23,10 @@ from openmps.training import (
 )
 from openmps.training.data_sources import TrainableConvolutionDataSource
 
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
+
 CPU = mtl_device("cpu")
 SHARE, STEPS = 0.75, 8
-
-
-@pytest.fixture(autouse=True)
-def _quick_files(monkeypatch):
-    """Flushing and drawing are tested elsewhere, and take longer than training here."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
-    monkeypatch.setattr("openmps.training.session.draw_curve", lambda *_, **__: None)
-    monkeypatch.setattr("openmps.training.session.draw_misclassified", lambda *_: None)
 
 
 def _stripes(count):

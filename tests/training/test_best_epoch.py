@@ -24,16 +24,10 @@ from openmps.training.best_epoch import BestEpoch
 from openmps.training.inference import Evaluation
 from openmps.training.metrics import ConfusionCounts
 
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
+
 CPU = mtl_device("cpu")
 WALL_CLOCK = ("seconds", "images_per_second")
-
-
-@pytest.fixture(autouse=True)
-def _quick_files(monkeypatch):
-    """Flushing and drawing are tested elsewhere, and take longer than training here."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
-    monkeypatch.setattr("openmps.training.session.draw_curve", lambda *_, **__: None)
-    monkeypatch.setattr("openmps.training.session.draw_misclassified", lambda *_: None)
 
 
 def _few(dataset, count):

@@ -25,15 +25,10 @@ CPU = mtl_device("cpu")
 EPOCHS, BATCHES = 3, 4
 WALL_CLOCK = ("seconds", "images_per_second")
 
-pytestmark = pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning")
-
-
-@pytest.fixture(autouse=True)
-def _quick_files(monkeypatch):
-    """Flushing and drawing are tested elsewhere, and take longer than training here."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
-    monkeypatch.setattr("openmps.training.session.draw_curve", lambda *_, **__: None)
-    monkeypatch.setattr("openmps.training.session.draw_misclassified", lambda *_: None)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning"),
+    pytest.mark.usefixtures("unflushed", "undrawn"),
+]
 
 
 def _noise(count):

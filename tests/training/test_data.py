@@ -25,6 +25,14 @@ def test_digits_are_scikit_learns_scaled_to_bytes():
     assert (dataset.images.min(), dataset.images.max()) == (0, 255)
 
 
+def test_where_scikit_learn_has_another_file_its_reader_is_asked(monkeypatch):
+    pytest.importorskip("sklearn.datasets")
+    read = load_digits_dataset()
+    monkeypatch.setattr("openmps.training.data.find_spec", lambda name: None)
+    asked = load_digits_dataset()
+    assert (asked.images.tobytes(), asked.labels.tobytes()) == (read.images.tobytes(), read.labels.tobytes())
+
+
 def test_the_default_is_the_digits_with_a_fifth_of_each_held_out():
     training, test = load_dataset(seed=4)
     assert len(training) + len(test) == 1797
@@ -47,6 +55,7 @@ def test_folders_of_neither_kind_say_what_they_hold(tmp_path):
 
 
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(MPSError, match=r'needs scikit-learn.*pip install "openmps\[train\]"'):
         load_dataset()

@@ -20,14 +20,10 @@ from openmps.training.network import NetworkShape
 from openmps.training.run_folder import RunFolder
 from openmps.types import MPSImageFeatureChannelFormat as Format
 
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
+
 CPU = mtl_device("cpu")
 SHAPES = NetworkShape(4, 4, 1, 2).arrays()
-
-
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch):
-    """Whether files reach the disk is tested with `write_atomic`; waiting for it takes most of the time here."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
 
 
 def _dataset(count, name="stripes"):

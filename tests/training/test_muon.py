@@ -112,14 +112,6 @@ def test_what_it_refuses():
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _quick_files(monkeypatch):
-    """Flushing and drawing are tested elsewhere, and take longer than training here."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
-    monkeypatch.setattr("openmps.training.session.draw_curve", lambda *_, **__: None)
-    monkeypatch.setattr("openmps.training.session.draw_misclassified", lambda *_: None)
-
-
 def _stripes(count):
     labels = np.arange(count) % 2
     images = np.random.default_rng(count).integers(0, 55, (count, 4, 4, 1))
@@ -128,7 +120,7 @@ def _stripes(count):
 
 
 @pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning")
-@pytest.mark.usefixtures("_quick_files")
+@pytest.mark.usefixtures("unflushed", "undrawn")
 def test_a_run_learns_and_goes_on_to_the_same_bits(tmp_path):
     data = DataSplit(_stripes(33), _stripes(24))
     options = TrainingOptions(

@@ -14,7 +14,7 @@ import pytest
 from openmps.cli import main
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.runtime.devices import mtl_device
-from openmps.training import architectures, session
+from openmps.training import architectures
 from openmps.training.data import load_dataset
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.inference import Classifier
@@ -35,13 +35,10 @@ NARROW = {
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch):
+def _quick(monkeypatch, unflushed, undrawn):
     """Narrow networks, files that are not flushed, no pictures: those are tested elsewhere."""
     rows = {name: replace(row, describe=NARROW.get(name, row.describe)) for name, row in architectures.NETWORKS.items()}
     monkeypatch.setattr("openmps.training.network.NETWORKS", rows)
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
-    monkeypatch.setattr(session, "draw_curve", lambda path, metrics, title: None)
-    monkeypatch.setattr(session, "draw_misclassified", lambda path, *arguments: None)
 
 
 def _dataset(count, side=16):

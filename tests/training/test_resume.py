@@ -21,21 +21,10 @@ from openmps.training.loop import TrainingOptions, describe_run, resume, train
 from openmps.training.run_folder import RunFolder
 from openmps.types import MPSImageFeatureChannelFormat as Format
 
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
+
 CPU = mtl_device("cpu")
 WALL_CLOCK = ("seconds", "images_per_second")
-
-
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch):
-    """Whether files reach the disk is tested with `write_atomic`; waiting for it takes most of the time here."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
-
-
-@pytest.fixture(autouse=True)
-def _plain_pictures(monkeypatch):
-    """Drawing is tested elsewhere and takes longer than training here."""
-    monkeypatch.setattr(session, "draw_curve", lambda path, metrics, title: path.write_bytes(b"curve"))
-    monkeypatch.setattr(session, "draw_misclassified", lambda path, *arguments: path.write_bytes(b"sheet"))
 
 
 def _dataset(count, name="stripes"):

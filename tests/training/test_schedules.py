@@ -11,6 +11,8 @@ from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.runtime.devices import mtl_device
 from openmps.training import Dataset, DataSplit, RunFolder, TrainingOptions, describe_run, resume, run_options, train
 
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
+
 CPU = mtl_device("cpu")
 STEPS, RATE = 60, 0.4
 

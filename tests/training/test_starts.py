@@ -12,9 +12,7 @@ from faults.strike import Strike
 
 from file_orders import Turns, save_idx, together
 from openmps.errors import MPSFileError
-from openmps.formats.atomic import write_atomic
 from openmps.runtime.devices import mtl_device
-from openmps.training import session
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.loop import TrainingOptions, describe_run, resume, train
 from openmps.training.run_folder import RunFolder
@@ -28,10 +26,8 @@ WRITES = ("write", "fsync", "replace", "mkdir")
 
 
 @pytest.fixture(autouse=True)
-def _plain_pictures_and_no_flushing(monkeypatch):
-    """Drawing is tested elsewhere, and both take longer than training here."""
-    for name in ("draw_curve", "draw_misclassified"):
-        monkeypatch.setattr(session, name, lambda path, *arguments, **options: write_atomic(path, b"picture"))
+def _quick(monkeypatch, undrawn):
+    """Flushing takes longer than training here."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

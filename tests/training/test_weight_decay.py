@@ -9,15 +9,9 @@ from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.runtime.devices import mtl_device
 from openmps.training import Dataset, DataSplit, RunFolder, TrainingOptions, describe_run, resume, train
 
+pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
+
 CPU = mtl_device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _quick_files(monkeypatch):
-    """Flushing and drawing are tested elsewhere, and take longer than training here."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
-    monkeypatch.setattr("openmps.training.session.draw_curve", lambda *_, **__: None)
-    monkeypatch.setattr("openmps.training.session.draw_misclassified", lambda *_: None)
 
 
 def _noise(count):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -27,14 +29,22 @@ def load_digits_dataset() -> Dataset:
     Their values 0 to 16 become 0 to 255, ``round(255 * v / 16)``; the size stays 8x8, which two 2x2 poolings bring to
     2x2. Raises ``MPSError`` naming the extra to install where scikit-learn is missing.
     """
+    table = _table_of_digits()
+    images = np.rint(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+    return Dataset(images, table[:, -1].astype(np.int64), tuple(str(digit) for digit in range(10)), "digits")
+
+
+def _table_of_digits() -> NDArray[np.float64]:
+    """A row a digit: 64 values and the class, as scikit-learn's file has them. Importing its reader takes a second."""
+    package = find_spec("sklearn")
+    for folder in (package and package.submodule_search_locations) or ():
+        if (path := Path(folder, "datasets", "data", "digits.csv.gz")).is_file():
+            return np.loadtxt(path, delimiter=",")
     try:
         datasets = importlib.import_module("sklearn.datasets")
     except ImportError as error:
         raise missing_package("load_digits_dataset", "scikit-learn", "the bundled digits") from error
-    bunch = cast("dict[str, NDArray[Any]]", datasets.load_digits())
-    images = np.rint(bunch["images"] * (255 / 16)).astype(np.uint8)
-    labels = bunch["target"].astype(np.int64)
-    return Dataset(images[..., np.newaxis], labels, tuple(str(digit) for digit in range(10)), "digits")
+    return np.column_stack(cast("tuple[NDArray[Any], ...]", datasets.load_digits(return_X_y=True)))
 
 
 def has_class_folders(path: str | os.PathLike[str] | None) -> bool:
