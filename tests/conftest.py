@@ -139,6 +139,13 @@ def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
 
 
+@pytest.fixture(scope="module")
+def only_new_garbage() -> None:
+    """For tests that collect garbage again and again: of what they make themselves, not of all that lives before."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pictures of a run are tested where they are drawn, and take longer than training elsewhere."""

@@ -24,14 +24,10 @@ Format = mps.MPSImageFeatureChannelFormat
 CHANNELS, CLASSES, IMAGES, SIZE, STEPS = 4, 3, 4, 6, 8
 Adam = mps.MPSNNOptimizerAdam
 
-pytestmark = pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _what_lives_is_left_out() -> None:
-    """These tests collect garbage at every step, of what they make themselves."""
-    gc.collect()
-    gc.freeze()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning"),
+    pytest.mark.usefixtures("only_new_garbage"),
+]
 
 
 Update = Callable[["Training", Any, Any], object]

@@ -73,6 +73,7 @@ def test_an_interrupt_at_every_place(action: str, is_warm: bool) -> None:
     assert at > (15 if "commit" in action else 2)
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 @pytest.mark.parametrize("action", ["commit", "enqueue"])
 def test_a_buffer_that_is_dropped_after_an_interrupt(action: str) -> None:
     """Whether it had been committed or not, it does not hold up the others."""

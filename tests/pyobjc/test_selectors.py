@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def device(MPS: Any) -> Any:
     return MPS.MTLCreateSystemDefaultDevice()
 
 
+@cache
 def _declared() -> list[tuple[str, str, str]]:
     """Each class that openmps has, with its selectors and properties, and what the table says of them."""
     found, owner = [], ""

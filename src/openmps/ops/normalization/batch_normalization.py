@@ -5,7 +5,7 @@ scale, and know the mean to twice the precision of a number: a large mean costs 
 may be float16: sums and everything in between are float32 then. Where Triton runs, each pass reads its images once
 (`openmps.ops.triton.normalization.batch_normalization`); the forms here are the slow ones that those must equal.
 On the CPU, float32 images with means of a few deviations lose no digits worth the passes that this takes: there the
-sums are those of numbers and squares as they are, by pairs (torch.sum), which does not depend on the number of threads.
+sums are those of numbers and squares as they are, by pairs (torch.sum), in as many parts whatever the number of threads.
 (MPSCNNBatchNormalization.h, macOS 10.13.4; Ioffe and Szegedy, arXiv 1502.03167.)
 """
 
@@ -27,6 +27,9 @@ _PIXELS = (0, 2, 3)
 _LARGEST_MEAN, _LARGEST_MEAN_OF_SUMS = 8.0, 4.0
 """In deviations: of channels that the CPU takes as they are, without subtracting the mean first; for sums, which lose
 as many digits as the square of it has, half of it."""
+
+_PARTS, _ROWS, _NUMBERS = 16, 64, 2**17
+"""Of sums over pixels: their parts, the fewest pixels of one, and the fewest numbers that are summed in parts."""
 
 
 class Moments(NamedTuple):
@@ -77,10 +80,27 @@ def _plain_moments(x: Tensor) -> Moments | None:
 
     Or where squares may have vanished: a channel of one tiny number has that mean, and the variance 0.
     """
-    variance, mean = torch.mul(x, x).mean(_PIXELS), x.mean(_PIXELS)
+    pixels = x.numel() // x.shape[1]
+    variance, mean = pixel_sums(torch.mul(x, x)).div_(pixels), pixel_sums(x).div_(pixels)
     variance.addcmul_(mean, mean, value=-1.0)
     is_exact = is_near_zero(mean, variance - torch.finfo(x.dtype).tiny, _LARGEST_MEAN_OF_SUMS)
     return Moments(mean, torch.zeros_like(mean), variance) if is_exact else None
+
+
+def pixel_sums(x: Tensor) -> Tensor:
+    """The sum of each channel's pixels.
+
+    Of images with their channels beside each other the engine gives a thread some channels of every pixel, from which
+    two threads gain a third, and 16 no more. Large ones are summed in so many parts: each thread has pixels of its own,
+    and what comes out does not depend on how many threads there are.
+    """
+    channels = x.shape[1]
+    rows = x.numel() // channels if x.numel() else 0
+    if rows % _PARTS or rows < _ROWS * _PARTS or x.numel() < _NUMBERS:
+        return x.sum(_PIXELS)
+    if not x.is_contiguous(memory_format=torch.channels_last):
+        return x.sum(_PIXELS)
+    return x.permute(0, 2, 3, 1).reshape(_PARTS, rows // _PARTS, channels).sum(1).sum(0)
 
 
 def merged_moments(a: Moments, b: Moments, share: float) -> Moments:
@@ -131,7 +151,7 @@ def parameter_gradients(gradient: Tensor, x: Tensor, moments: Moments, epsilon: 
         return ParameterGradients(*fast.parameter_gradients(gradient, x, fast.Rows(*moments), epsilon))
     if _is_plain(x, gradient) and is_near_zero(moments.mean, moments.variance, _LARGEST_MEAN_OF_SUMS):
         flow = _wide(gradient)
-        products, beta = torch.mul(flow, _wide(x)).sum(_PIXELS), flow.sum(_PIXELS)
+        products, beta = pixel_sums(torch.mul(flow, _wide(x))), pixel_sums(flow)
         gamma = products.addcmul_(moments.mean, beta, value=-1.0).mul_(_inverse_deviation(moments, epsilon))
         return ParameterGradients(gamma, beta)
     centred = (x - _column(moments.mean)).sub_(_column(moments.correction))
