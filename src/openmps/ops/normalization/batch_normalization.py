@@ -5,7 +5,7 @@ scale, and know the mean to twice the precision of a number: a large mean costs 
 may be float16: sums and everything in between are float32 then. Where Triton runs, each pass reads its images once
 (`openmps.ops.triton.normalization.batch_normalization`); the forms here are the slow ones that those must equal.
 On the CPU, float32 images with means of a few deviations lose no digits worth the passes that this takes: there the
-sums are those of numbers and squares as they are, by pairs (torch.sum), in as many parts whatever the number of threads.
+sums are those of numbers and squares as they are, by pairs (torch.sum), in as many parts for any number of threads.
 (MPSCNNBatchNormalization.h, macOS 10.13.4; Ioffe and Szegedy, arXiv 1502.03167.)
 """
 
