@@ -157,6 +157,17 @@ def test_descriptors_that_cannot_be(call: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_integers_of_numpy_are_pythons() -> None:
+    three, sixteen = np.int64(3), np.uint16(16)
+    matrix = MPSMatrixDescriptor(three, three, sixteen, matrices=three, matrix_bytes=np.int32(64))
+    vector = MPSVectorDescriptor(three, vectors=three, vector_bytes=sixteen)
+    matrix.row_bytes = sixteen
+    numbers = (matrix.rows, matrix.columns, matrix.row_bytes, matrix.matrices, matrix.matrix_bytes)
+    numbers += (vector.length, vector.vectors, vector.vector_bytes)
+    assert numbers == (3, 3, 16, 3, 64, 3, 3, 16)
+    assert {type(number) for number in numbers} == {int}
+
+
 def test_rows_have_one_name() -> None:
     for call in (lambda: MPSMatrixDescriptor(columns=3), lambda: MPSMatrixDescriptor(2, 3, dimensions=2)):
         with pytest.raises(MPSTypeError, match="rows or dimensions, its older name, must be given(, not both)?, got"):

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import torch
 
-from openmps.checks import NamedAttributes, Shown, is_whole, one_of_two, read_only, whole
+from openmps.checks import NamedAttributes, Shown, as_index, is_whole, one_of_two, read_only, whole
 from openmps.convention import current
 from openmps.errors import MPSArgumentError
 from openmps.selectors import Factory, takes
@@ -43,7 +43,7 @@ class _Spacing:
     def __set__(self, descriptor: Any, value: int) -> None:
         if self._field == "_vector_bytes":
             raise read_only(descriptor, "vector_bytes")
-        setattr(descriptor, self._field, value)
+        setattr(descriptor, self._field, _plain_number(value))
         descriptor.validate()
 
 
@@ -101,10 +101,10 @@ class MPSVectorDescriptor(NamedAttributes):
         vectors: int = 1,
         vector_bytes: int | None = None,
     ) -> None:
-        self.length = length
+        self.length = _plain_number(length)
         self.data_type = data_type
-        self._vectors = vectors
-        self._vector_bytes = vector_bytes
+        self._vectors = _plain_number(vectors)
+        self._vector_bytes = _plain_number(vector_bytes)
         self.validate()
 
     vectors = Shown[int]("_vectors", "Number of vectors.")
@@ -206,11 +206,11 @@ class MPSMatrixDescriptor(NamedAttributes):
     ) -> None:
         one_of_two("MPSMatrixDescriptor", "rows", rows, "dimensions, its older name,", dimensions)
         self.rows = whole("MPSMatrixDescriptor", "rows", dimensions if rows is None else rows)
-        self.columns = columns
+        self.columns = _plain_number(columns)
         self.data_type = data_type
-        self._matrices = matrices
-        self._row_bytes = row_bytes
-        self._matrix_bytes = matrix_bytes
+        self._matrices = _plain_number(matrices)
+        self._row_bytes = _plain_number(row_bytes)
+        self._matrix_bytes = _plain_number(matrix_bytes)
         self._check_numbers()
         self._check_matrix_bytes()
         self._matrix_bytes = self.matrix_bytes
@@ -286,6 +286,12 @@ def element_bytes(who: str, data_type: MPSDataType, argument: str = "data_type")
         rule = f"must be one of {', '.join(kind.name for kind in TORCH_TYPES)}"
         raise MPSArgumentError(who, argument, rule, getattr(data_type, "name", repr(data_type)))
     return MPSSizeofMPSDataType(data_type)
+
+
+def _plain_number(value: Any) -> Any:
+    """One of NumPy's integers as Python's; all else as it is, to be judged by `validate`."""
+    found = as_index(value)
+    return value if found is None else found
 
 
 def _spaced(who: str, argument: str, value: object, least: int, unit: int) -> None:
