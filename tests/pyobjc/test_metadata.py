@@ -1,7 +1,8 @@
 """Selectors tell their types as PyObjC's own tests of its metadata ask for them.
 
 `metadata_facts.txt` has a line for each question: class (or ``protocol``), method, which argument from 0 on or the
-result, and the answer: an encoding, ``in``, ``out``, ``array`` for a length that nobody says, or a block's encoding.
+result, and the answer: an encoding, ``in``, ``out``, ``array`` for a length that nobody says, ``fixed`` for one that
+never changes, ``length`` with the argument that says it, or a block's encoding.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ def test_pyobjc_types_a_selector_so(owner: str, name: str, place: str, answer: s
         assert encoding[0] == answer[0].replace("i", "n")
     elif answer == "array":
         assert entry["c_array_of_variable_length"]
+    elif answer.startswith("fixed "):
+        assert entry["c_array_of_fixed_length"] == int(answer.removeprefix("fixed "))
+    elif answer.startswith("length "):
+        assert entry["c_array_length_in_arg"] == 2 + int(answer.removeprefix("length "))
     elif answer.startswith("block "):
         block = entry["callable"]
         assert encoding == "@?"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oracles import convolution, loss, neuron, optimizers, pooling, softmax
+from oracles import convolution, image_filters, image_scale, loss, neuron, optimizers, pooling, softmax
 from oracles.geometry import Axis
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -104,3 +104,23 @@ def test_bytes_of_images_and_buffers(numbers: dict[str, Any]) -> None:
     assert np.array_equal(numbers["second"], numbers["spaced"][1, :4])
     assert np.array_equal(numbers["copied"], pixels)
     assert numbers["constant"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("numbers", ["thumbnail"], indirect=True)
+def test_image_filters_over_textures(numbers: dict[str, Any]) -> None:
+    clamp = 1
+    x = planes(numbers["picture"]) / 255
+    weights = image_filters.bell(0.8)
+    taps = image_filters.windows(x, Axis(14, len(weights)), Axis(20, len(weights)), clamp)
+    soft = image_filters.correlate(taps, np.outer(weights, weights))
+    assert np.allclose(planes(numbers["soft"]), soft, atol=FLOAT32)
+    down = image_scale.axis_matrix(Axis(7), 14, 7 / 14, 0.0, "lanczos", clamp)
+    across = image_scale.axis_matrix(Axis(7), 20, 7 / 20, 0.0, "lanczos", clamp)
+    small = image_scale.scale(soft, down, across)
+    assert np.allclose(planes(numbers["small"]), small, atol=FLOAT32)
+    assert np.allclose(numbers["mean"].ravel(), x.mean(axis=(0, 2, 3)), atol=FLOAT32)
+    gray = image_filters.gray(small, (0.5, 0.25, 0.25))
+    edges = image_filters.sobel(image_filters.windows(gray, Axis(7, 3), Axis(7, 3), 0))
+    assert np.array_equal(planes(numbers["mask"]), image_filters.threshold("Binary", edges, 0.5, 1.0))
+    zeros, ones = (0.0,) * 4, (1.0,) * 4
+    assert np.array_equal(numbers["counts"], image_filters.histogram(x, 8, zeros, ones, zeros))

@@ -19,7 +19,7 @@ from openmps.pyobjc.declarations import Method
 from openmps.pyobjc.foundation import error_of, number, string
 from openmps.pyobjc.metadata import Types, informal
 from openmps.pyobjc.naming import python_call
-from openmps.pyobjc.pointers import NULL, bytes_in, is_null, numbers_in, varlist
+from openmps.pyobjc.pointers import NULL, bytes_in, element_dtype, is_null, numbers_in, varlist
 from openmps.pyobjc.returned_pointers import read_returned
 from openmps.pyobjc.runtime import (
     classes,
@@ -66,7 +66,7 @@ def _pointer_in(value: Any, kind: CType) -> Any:
         return bytes_in(value)
     if kind.code[1] == "{":
         pointed = CType(kind.name.removesuffix("*"), kind.code[1:])
-        return [value_in(each, pointed) for each in value]
+        return [value_in(each, pointed) for each in value] if kind.is_array else value_in(value, pointed)
     return numbers_in(value, kind)
 
 
@@ -106,8 +106,17 @@ def to_python(value: Any, kind: CType) -> Any:
     if is_value(kind):
         return value_out(value, kind)
     if kind.code[0] == "^":
-        return NULL if value is None else varlist(value, kind)
+        return NULL if value is None else _pointer_out(value, kind)
     return object_out(value, kind)
+
+
+def _pointer_out(value: Any, kind: CType) -> Any:
+    if kind.count is not None:
+        return tuple(np.asarray(value, element_dtype(kind))[: kind.count].tolist())
+    if kind.is_array:
+        return varlist(value, kind)
+    said = f"PyObjC gives no numbers for a '{kind.name}' of which it knows no length"
+    raise ValueError(f"{said}: register metadata with c_array_of_fixed_length for the result")
 
 
 def object_out(value: Any, kind: CType) -> Any:

@@ -1,4 +1,4 @@
-"""Selectors that the rule of names does not reach: bytes of images, copies, blits; and those that openmps has not."""
+"""Selectors that the rule of names does not reach: bytes, copies, factories; and those that openmps has not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from openmps.pyobjc.bridge import to_native
 from openmps.pyobjc.foundation import error_of
 from openmps.pyobjc.pointers import buffer_out, bytes_in
-from openmps.pyobjc.runtime import native_object, object_for
+from openmps.pyobjc.runtime import native_class, native_object, object_for
+from openmps.pyobjc.transfers import TRANSFERS
 from openmps.pyobjc.types import OBJECT, ctype
 from openmps.types import NUMPY_DTYPES, MPSDataLayout
 
@@ -25,14 +26,11 @@ RENAMED: Mapping[str, str] = MappingProxyType(
 )
 """Words of selectors that openmps says otherwise."""
 _ARCHIVE = "archive whole objects with NSKeyedArchiver, and read them with MPSKeyedUnarchiver"
-_TEXTURE = "scripts for PyObjC have no textures here: make the image of a descriptor, and write bytes into it"
 WITHOUT: Mapping[str, str] = MappingProxyType(
     {
         "-initWithCoder:": _ARCHIVE,
         "-initWithCoder:device:": _ARCHIVE,
         "-encodeWithCoder:": _ARCHIVE,
-        "-initWithTexture:featureChannels:": _TEXTURE,
-        "-encodeToCommandBuffer:inPlaceTexture:fallbackCopyAllocator:": _TEXTURE,
         "-regions": "PyObjC does not know how many regions the pointer points to; keep the list that you passed",
         "-newBufferWithBytesNoCopy:length:options:deallocator:": "use newBufferWithBytes_length_options_, which copies",
         "-newLibraryWithSource:options:error:": "Metal source cannot be compiled here: use the framework's kernels",
@@ -43,7 +41,7 @@ WITHOUT: Mapping[str, str] = MappingProxyType(
 # --- bytes of images --------------------------------------------------------------------------------------------------
 
 _LAYOUT, _REGION, _INFO = ctype("MPSDataLayout"), ctype("MTLRegion"), ctype("MPSImageReadWriteParams")
-_COUNT = ctype("NSUInteger")
+_COUNT, _PIXELS = ctype("NSUInteger"), ctype("MTLPixelFormat")
 
 
 class _Transfer:
@@ -139,6 +137,16 @@ def _blit(encoder: Any, source: Any, source_offset: Any, to: Any, to_offset: Any
     native_object(encoder).copy_from_buffer(buffers[0], numbers[0], buffers[1], numbers[1], numbers[2])
 
 
+def _texture_2d(kind: Any, pixel_format: Any, width: Any, height: Any, mipmapped: Any) -> Any:
+    sides = [to_native(each, _COUNT) for each in (width, height)]
+    made = native_class(kind).texture_2d_descriptor(to_native(pixel_format, _PIXELS), *sides, bool(mipmapped))
+    return object_for(made, kind)
+
+
+def _variadic(*_: Any) -> Any:
+    raise TypeError("variadic methods of numbers are not supported")
+
+
 def _error(command_buffer: Any) -> Any:
     native = native_object(command_buffer)
     return None if native.error is None else error_of(native.error, int(native.error_code))
@@ -164,6 +172,11 @@ BY_HAND: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "-copyWithZone:device:": _copy,
         "-copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:": _blit,
         "-error": _error,
+        "+texture2DDescriptorWithPixelFormat:width:height:mipmapped:": _texture_2d,
+        "+descriptorWithDataType:dimensionSizes:": _variadic,
+        "+resourceListWithBufferSizes:": _variadic,
+        "+resourceListWithTextureDescriptors:": _variadic,
+        **TRANSFERS,
     }
 )
 """What calls these selectors: the object, and the arguments as Python passes them."""

@@ -46,6 +46,8 @@ def implementation(owner: str, native: type | None, method: Method) -> Implement
         passed = _passed(found.keys, types, arguments)
         function = native_class(kind) if found.name == "__init__" else getattr(_receiver(receiver), found.name)
         made, fault = _called(function, passed)
+        if passed.in_place is not None:
+            return _overwritten(passed.in_place, made)
         if is_initializer and made is not None:
             stand_for(receiver, made)
         result = _result(receiver, made, types.result, is_initializer, passed)
@@ -124,6 +126,8 @@ class _Passed:
     named: dict[str, Any] = field(default_factory=dict[str, Any])
     filled: list[tuple[Any, list[Any], int]] = field(default_factory=list[tuple[Any, list[Any], int]])
     """Arrays that openmps appends to: Python's, the one that was passed, and how long that was."""
+    in_place: Any = None
+    """The texture whose place the result takes."""
     has_error: bool = False
     has_state: bool = False
     nulls: int = 0
@@ -137,7 +141,9 @@ class _Passed:
 def _passed(keys: Sequence[str], types: Types, arguments: Sequence[Any]) -> _Passed:
     passed = _Passed()
     for key, kind, value in zip(keys, types.arguments, arguments, strict=True):
-        if kind.code == "^@" or (kind.code == "^Z" and kind.direction == "o"):
+        if kind.code == "^@" and kind.direction == "N":
+            passed.named[key], passed.in_place = to_native(value, OBJECT), value
+        elif kind.code == "^@" or (kind.code == "^Z" and kind.direction == "o"):
             _pass_out(passed, key, kind, value)
         elif key == _IS_TEMPORARY:
             if passed.has_state:
@@ -159,7 +165,8 @@ def _pass_out(passed: _Passed, key: str, kind: CType, value: Any) -> None:
             raise TypeError("Need objc.NULL for an array of unsaid length that a method fills")
         passed.nulls += 1
     elif not is_null(value):
-        raise ValueError(f"depythonifying 'pointer', got '{type(value).__name__}': pass None")
+        said = f"depythonifying 'pointer', got '{type(value).__name__}': pass None"
+        raise ValueError(f"{said}, or register metadata with a type_modifier, N for a texture that is overwritten")
     elif kind.direction == "o" and value is None:
         passed.has_error, passed.has_state = key == "error" or passed.has_error, key != "error" or passed.has_state
 
@@ -206,6 +213,11 @@ def _result(receiver: Any, made: Any, kind: CType, is_initializer: bool, passed:
     if kind.name == "instancetype" and isinstance(receiver, type) and not isinstance(made, (list, tuple)):
         return object_for(made, receiver)
     return to_python(made, kind)
+
+
+def _overwritten(texture: Any, made: Any) -> tuple[bool, Any]:
+    """Whether a filter has worked in place, and the texture that is there then."""
+    return (False, texture) if made is None else (True, object_out(made, OBJECT))
 
 
 def _with_outs(result: Any, kind: CType, passed: _Passed, fault: MPSError | None) -> Any:

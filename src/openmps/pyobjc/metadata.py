@@ -102,7 +102,7 @@ def warn_if_hidden(method: Method, names: Sequence[str]) -> None:
 
 
 def _plain(kind: CType) -> CType:
-    return replace(kind, direction="", is_array=False, length_in=None)
+    return replace(kind, direction="", is_array=False, length_in=None, count=None)
 
 
 def _changed(types: Types, row: Row) -> Types:
@@ -123,7 +123,8 @@ def _with(kind: CType, entry: Row) -> CType:
     length = entry.get("c_array_length_in_arg")
     is_array = any(name.startswith("c_array_") and entry[name] for name in entry)
     name = kind.name if code == kind.code else coded(code).name
-    return CType(name, code, direction, is_array, length if isinstance(length, int) else None)
+    count = entry.get("c_array_of_fixed_length")
+    return CType(name, code, direction, is_array, length if isinstance(length, int) else None, count)
 
 
 def signature_types(signature: bytes) -> Types:
@@ -154,6 +155,8 @@ def _entry(kind: CType) -> dict[str, Any]:
     entry: dict[str, Any] = {"type": kind.encoding.encode(), "null_accepted": True}
     if kind.length_in is not None:
         entry["c_array_length_in_arg"] = kind.length_in
+    elif kind.count is not None:
+        entry["c_array_of_fixed_length"] = kind.count
     elif kind.is_array:
         entry["c_array_of_variable_length"] = True
     if kind.name in BLOCKS:

@@ -21,6 +21,7 @@ from openmps.pyobjc.structs import STRUCTS, structs_of
 from openmps.pyobjc.subclasses import objc_super
 from openmps.pyobjc.tables import blocks
 from openmps.pyobjc.values import package, public, struct_out
+from openmps.pyobjc.vectors import VECTORS
 from openmps.spellings import respelt
 
 Names = Mapping[str, Any]
@@ -80,22 +81,6 @@ def _look_up_class(name: str) -> Any:
     return class_named(name)
 
 
-_VECTORS = {"vector_float2": 2, "vector_float3": 3, "vector_float4": 4}
-
-
-@cache
-def _simd() -> Names:
-    return {name: _vector(name, count) for name, count in _VECTORS.items()}
-
-
-def _vector(name: str, count: int) -> Any:
-    fields = [(axis, float) for axis in "xyzw"[:count]]
-    made: Any = typing.NamedTuple(name, fields)
-    made.__new__.__defaults__ = (0.0,) * count
-    made.__module__ = "objc.simd"
-    return made
-
-
 # --- the frameworks ---------------------------------------------------------------------------------------------------
 
 
@@ -137,7 +122,7 @@ def _of(prefix: str) -> Names:
 
 _NAMES: Mapping[str, Callable[[], Names]] = {
     "objc": _objc,
-    "objc.simd": _simd,
+    "objc.simd": lambda: VECTORS,
     "Foundation": _foundation,
     "Cocoa": _foundation,
     "AppKit": _foundation,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.pyobjc.types import CType
-from openmps.pyobjc.values import real_in
+from openmps.pyobjc.values import value_in
 
 _FORMATS = {
     "f": "f",
@@ -100,8 +100,10 @@ def numbers_in(value: Any, kind: CType) -> NDArray[Any]:
             raise ValueError(
                 f"type mismatch between array.array of {value.typecode} and and C array of {kind.code[1:]}"
             )
+        _check_count(kind, len(value), "Requesting buffer of {}, have buffer of {}")
         return np.array(value, dtype)
     if isinstance(value, (list, tuple)):
+        _check_count(kind, len(value), "expecting {} values got {}")
         return np.array([_number(each, kind) for each in value], dtype)
     try:
         view = memoryview(value)
@@ -112,8 +114,13 @@ def numbers_in(value: Any, kind: CType) -> NDArray[Any]:
     return np.frombuffer(view, dtype).copy()
 
 
-def _number(value: Any, kind: CType) -> float:
-    return real_in(value, kind.name.rstrip("*"))
+def _check_count(kind: CType, given: int, said: str) -> None:
+    if kind.count is not None and given != kind.count:
+        raise ValueError(said.format(kind.count, given))
+
+
+def _number(value: Any, kind: CType) -> int | float:
+    return value_in(value, CType(kind.name.rstrip("*"), kind.code[1:]))
 
 
 # --- out --------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,15 @@ _FIELDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "featureChannelOffset:Q numberOfFeatureChannelsToReadWrite:Q",
         ),
         "MPSDimensionSlice": ("MetalPerformanceShaders", "start:Q length:Q"),
+        "MPSImageHistogramInfo": (
+            "MetalPerformanceShaders",
+            "numberOfHistogramEntries:Q histogramForAlpha:Z minPixelValue:<4f> maxPixelValue:<4f>",
+        ),
+        "MPSMatrixOffset": ("MetalPerformanceShaders", "rowOffset:I columnOffset:I"),
+        "MPSMatrixCopyOffsets": (
+            "MetalPerformanceShaders",
+            "sourceRowOffset:I sourceColumnOffset:I destinationRowOffset:I destinationColumnOffset:I",
+        ),
         "MPSStateTextureInfo": (
             "MetalPerformanceShaders",
             "width:Q height:Q depth:Q arrayLength:Q pixelFormat:Q textureType:Q usage:Q _reserved:[4Q]",
@@ -146,7 +155,7 @@ def _default(kind: Any) -> Any:
         return None
     if kind[0] == "[":
         return (0,) * int(kind[1:-2])
-    return 0.0 if kind in "fd" else 0
+    return {"f": 0.0, "d": 0.0, "Z": False}.get(kind, 0)
 
 
 def create_struct_type(name: str, encoding: bytes, fields: Iterable[str], types: Iterable[Any], module: str) -> Any:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from openmps.pyobjc.structs import ENCODINGS
 from openmps.pyobjc.tables import enumeration_codes
+from openmps.pyobjc.vectors import CODES
 
 SCALARS: Mapping[str, str] = MappingProxyType(
     {
@@ -17,6 +18,7 @@ SCALARS: Mapping[str, str] = MappingProxyType(
         "bool": "B",
         "float": "f",
         "double": "d",
+        "CGFloat": "d",
         "NSInteger": "q",
         "NSUInteger": "Q",
         "size_t": "Q",
@@ -27,9 +29,8 @@ SCALARS: Mapping[str, str] = MappingProxyType(
         "Class": "#",
         "SEL": ":",
         "NSZone": "{_NSZone=}",
-        "vector_float2": "<2f>",
-        "vector_float4": "<4f>",
-        "vector_uchar16": "<16C>",
+        "CGColorConversionInfoRef": "^{CGColorConversionInfo=}",
+        **CODES,
     }
 )
 BLOCKS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
@@ -41,6 +42,7 @@ BLOCKS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "MPSNNGraphCompletionHandler": ("void", ("MPSImage*", "NSError*")),
         "MPSImageBatchIterator": ("NSInteger", ("MPSImage*", "NSUInteger")),
         "MTLCommandBufferHandler": ("void", ("id<MTLCommandBuffer>",)),
+        "MPSCopyAllocator": ("id<MTLTexture>", ("MPSKernel*", "id<MTLCommandBuffer>", "id<MTLTexture>")),
         "MTLBufferDeallocator": ("void", ("void*", "NSUInteger")),
     }
 )
@@ -76,6 +78,8 @@ class CType:
     is_array: bool = False
     length_in: int | None = None
     """The argument that says how many elements there are, counted as metadata does: the first is 2."""
+    count: int | None = None
+    """How many elements there are, where that is always the same."""
 
     @property
     def encoding(self) -> str:
@@ -92,12 +96,16 @@ _DIRECTIONS = {"in": "n", "out": "o", "inout": "N"}
 
 
 def ctype(text: str) -> CType:
-    """The type that the tables write so: ``NSUInteger``, ``id<MTLDevice>``, ``in void[4]`` with its length in a 4."""
+    """The type that the tables write so: ``NSUInteger``, ``id<MTLDevice>``.
+
+    The length of ``in void[4]`` stands in the argument 4, ``in float[=3]`` are three elements.
+    """
     direction, _, name = text.rpartition(" ") if text.partition(" ")[0] in _DIRECTIONS else ("", "", text)
-    array = re.fullmatch(r"(.+)\[(\d*)\]", name)
+    array = re.fullmatch(r"(.+)\[(=?)(\d*)\]", name)
     if array is not None:
-        code = "^" + _code(array[1])
-        return CType(array[1] + "*", code, _DIRECTIONS.get(direction, ""), True, int(array[2]) if array[2] else None)
+        element, is_count, number = array.groups()
+        length = {"count" if is_count else "length_in": int(number)} if number else {}
+        return CType(element + "*", "^" + _code(element), _DIRECTIONS.get(direction, ""), True, **length)
     return CType(name, _code(name), _DIRECTIONS.get(direction, ""))
 
 
@@ -107,14 +115,14 @@ def _code(name: str) -> str:
         return value
     if name in BLOCKS:
         return "@?"
-    if name.startswith("id<"):
+    if name.startswith("id<") and name.endswith(">"):
         return "@"
-    if name.endswith("**"):
+    if name.endswith(("**", ">*")):
         return "^@"
     if name.endswith("*"):
         pointed = _value_code(name[:-1])
         return "@" if pointed is None else "^" + pointed
-    return "Q"  # an enumeration that the tables do not have
+    raise ValueError(f"the tables of declarations have no type {name!r}")
 
 
 def _value_code(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Numbers, enumerations and structs across the bridge."""
+"""Numbers, enumerations, vectors and structs across the bridge."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from openmps.pyobjc.naming import snake
 from openmps.pyobjc.structs import STRUCTS
 from openmps.pyobjc.tables import enumeration_codes
 from openmps.pyobjc.types import BOOLEANS, INTEGERS, CType
+from openmps.pyobjc.vectors import BY_CODE
 
 package: Any = import_module("openmps")
 """The package's public names; a floor below them may not import them where import-linter looks."""
@@ -21,30 +22,30 @@ def public(name: str) -> Any:
 
 
 def is_value(kind: CType) -> bool:
-    """Whether a type is that of a number or of a struct."""
-    return kind.code in BOOLEANS or kind.code in INTEGERS or kind.code in ("f", "d") or kind.code[0] == "{"
+    """Whether a type is that of a number, of a vector or of a struct."""
+    return kind.code in BOOLEANS or kind.code in INTEGERS or kind.code in ("f", "d") or kind.code[0] in "{<"
 
 
 def value_in(value: Any, kind: CType) -> Any:
-    """What openmps gets for a number, for a value of an enumeration, or for a struct, tuple or list."""
+    """What openmps gets for a number, an enumeration's value, a vector or a struct; for these two a tuple does."""
     if kind.code in BOOLEANS:
         return bool(value)
     if kind.code in INTEGERS:
         return _enumerated(_integer(value, kind), kind)
     if kind.code in ("f", "d"):
         return real_in(value, kind.name)
-    return _struct_in(value, kind.name)
+    return _vector_in(value, kind) if kind.code[0] == "<" else _struct_in(value, kind.name)
 
 
 def value_out(value: Any, kind: CType) -> Any:
-    """What Python gets for a number or a struct of openmps."""
+    """What Python gets for a number, a vector or a struct of openmps."""
     if kind.code in BOOLEANS:
         return bool(value)
     if kind.code in INTEGERS:
         return int(value)
     if kind.code in ("f", "d"):
         return float(value)
-    return struct_out(value, kind.name)
+    return BY_CODE[kind.code](*value) if kind.code[0] == "<" else struct_out(value, kind.name)
 
 
 def _integer(value: Any, kind: CType) -> int:
@@ -74,6 +75,14 @@ def real_in(value: Any, name: str) -> float:
         except (TypeError, OverflowError) as found:  # an array of several numbers, an integer of 400 digits
             fault = found
     raise ValueError(f"depythonifying '{name}', got '{type(value).__name__}'") from fault
+
+
+def _vector_in(value: Any, kind: CType) -> tuple[int | float, ...]:
+    made = BY_CODE[kind.code]
+    if not isinstance(value, (tuple, list)) or len(value) != made.size:  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"depythonifying {made.size} values of a {made.__name__}, got {value!r}")
+    element = CType(made.__name__, made.element)
+    return made(*(value_in(each, element) for each in value))  # pyright: ignore[reportUnknownVariableType]
 
 
 def _struct_in(value: Any, name: str) -> Any:
