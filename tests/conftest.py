@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import typer.main
+from _pytest.runner import runtestprotocol
 
 import interpreter  # noqa: F401  # says how Triton is to run, before any test imports it
 import measured
@@ -80,6 +81,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.collect()  # counts what is left: full collections come when a quarter of it is new
+    gc.set_threshold(10_000)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -88,6 +90,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.config.workeroutput["measured"] = measured.seen()  # type: ignore[attr-defined]
     elif path is not None and exitstatus == 0:
         measured.write(path, is_part=bool(session.config.getoption("-k")))
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Tell another process of a test's call, and of what has not passed: each message takes both of them some time."""
+    if not _is_worker(item.config):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)

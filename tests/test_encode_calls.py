@@ -27,6 +27,8 @@ from openmps.runtime.replay.replayer import Replayer
 from replay_twin import TwinRecorder, outcomes
 from typical_encodes import ENCODES, Encode
 
+pytestmark = pytest.mark.usefixtures("only_new_garbage")
+
 BUDGETS = Path(__file__).with_name("encode_calls.json")
 SLACK = 0.1
 """A count that is further below its budget, as a share of it, has to become the budget."""

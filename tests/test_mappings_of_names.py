@@ -15,7 +15,7 @@ from openmps import formats, training
 from openmps.errors import MPSError
 from openmps.formats import onnx
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder")
 CPU = mps.mtl_device("cpu")
 ARRAY = np.ones((1, 1, 1, 4), np.float32)
 

@@ -17,7 +17,10 @@ from random_graphs import Grown
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4"),
+    pytest.mark.usefixtures("unflushed"),
+]
 
 FLOAT32 = mps.MPSImageFeatureChannelFormat.FLOAT32
 Policy = mps.MPSNNDefaultPadding

@@ -221,6 +221,7 @@ def takes_device(kind: type) -> bool:
     return "device" in signature(kind).parameters
 
 
+@functools.cache
 def properties(kind: type) -> frozenset[str]:
     """The names of the writable public properties and attributes."""
     parameters = getattr(kind, "__dataclass_params__", None)

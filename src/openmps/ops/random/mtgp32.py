@@ -13,8 +13,7 @@ No position is above 94, so that 256 words follow from 351 at once. Words are in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +35,8 @@ _STATE_MASK = 0xFFF80000
 _LAG = 7
 _MIDDLE = (STATE_WORDS - _LAG) // 2
 _NON_ZERO = 0x4D544750
+_KEPT = 64
+"""States of keys, of 180 KB each."""
 
 
 class Constants(NamedTuple):
@@ -58,10 +59,11 @@ def constants(device: torch.device, generators: int = GENERATORS) -> Constants:
     return Constants(*(torch.from_numpy(row[which].astype(np.int64)).to(device) for row in rows))
 
 
-def initial_state(key: Sequence[int]) -> Tensor:
+@lru_cache(_KEPT)
+def initial_state(key: tuple[int, ...]) -> Tensor:
     """The states of 64 generators for a key of 32-bit words, the published initialization by an array: [64, 351].
 
-    The generators start apart because each mixes its own constants into the key.
+    The generators start apart because each mixes its own constants into the key. Nobody may write into it.
     """
     _, _, _, recursion, _ = _table()
     hidden = recursion[:, 4] ^ (recursion[:, 8] << np.uint32(16))
