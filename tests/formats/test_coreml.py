@@ -145,6 +145,11 @@ SHAPES: list[tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = [
     (op("expand_dims", "expanded", (1, 4, 1), x="%mean", axes=[2]), lambda x: x.mean((2, 3))[:, :, None]),
     (op("reduce_max", "max", (1, 1, 6, 6), axes=[1], keep_dims=True), lambda x: x.amax(1, keepdim=True)),
     (op("reduce_l2_norm", "length", (1, 4, 6), axes=[3], keep_dims=False), lambda x: x.norm(dim=3)),
+    (op("abs", "positive", SHAPE), torch.abs),
+    (op("reduce_l1_norm", "sum", (1, 4), axes=[2, 3], keep_dims=False), lambda x: x.abs().sum((2, 3))),
+    (op("reduce_log_sum", "logarithm", (1, 4, 6), x="%positive", axes=[3], keep_dims=False), lambda x: x.abs().sum(
+        3).log()),
+    (op("reduce_log_sum_exp", "soft", (1, 6), axes=[1, 3], keep_dims=False), lambda x: x.logsumexp((1, 3))),
     (op("reduce_argmax", "place", (1, 6, 6), axis=1, keep_dims=False), lambda x: x.argmax(1)),
     (op("concat", "joined", (1, 5, 6, 6), values=("%x", "%max"), axis=1), lambda x: torch.cat(
         [x, x.amax(1, keepdim=True)], 1)),

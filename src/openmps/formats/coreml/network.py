@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from openmps.checks import whole
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSFileError
@@ -40,6 +42,8 @@ class CoreMLNetwork(OnnxNetwork):
     class_labels: tuple[str, ...] = ()
     image_inputs: tuple[tuple[str, str], ...] = ()
     """Names of inputs that are images, and the order of their channels: ``RGB``, ``BGR`` or ``GRAYSCALE``."""
+    has_half_weights: bool = False
+    """Whether the model has numbers in float16."""
 
 
 def network(
@@ -65,7 +69,7 @@ def network(
     sources, is_trainable = checked_sources(trainable)
     whole(READER, "fill_limit", fill_limit, 0)
     what = os.fspath(path)
-    model, more = _read(path, what)
+    model, more = read(path, what)
     given: Shapes = {} if shapes is None else shapes
     wrong = contradiction(model.inputs, model.outputs, model.nodes, {*model.constants})
     if wrong:
@@ -76,6 +80,7 @@ def network(
             fill_limit=fill_limit, what=what, who=READER,
         )
     )  # fmt: skip
+    more["has_half_weights"] = any(each.dtype == np.float16 for each in model.constants.values())
     return CoreMLNetwork(found.inputs, found.outputs, found.input_ports, found.output_ports, **more)
 
 
@@ -99,7 +104,7 @@ def load(
     return found.graph(device, channel_format)
 
 
-def _read(path: str | os.PathLike[str], what: str) -> tuple[Model, dict[str, Any]]:
+def read(path: str | os.PathLike[str], what: str) -> tuple[Model, dict[str, Any]]:
     """The model in ONNX's terms, and what a network of Core ML has besides."""
     protos = require_protos(READER)
     package = read_package(path, protos)

@@ -148,19 +148,34 @@ def _local_response(operation: Any) -> None:
 # --- reductions -------------------------------------------------------------------------------------------------------
 
 
-def _reduction(operator: str, *, squares: bool = False, root: bool = False) -> Write:
+def _reduction(operator: str, *, squares: bool = False, before: str = "", behind: str = "") -> Write:
+    """Over some axes; of squares, or of functions, and a function of what comes out."""
+
     def write(operation: Any) -> None:
         axes = operation.integers("axes", list(range(operation.rank)))
         keeps, source = int(operation.flag("keep_dims", default=False)), operation.name()
         if squares:
             source = operation.draft.step("Mul", [source, source])
-        if root:
+        source = operation.draft.step(before, [source]) if before else source
+        if behind:
             source = operation.draft.step(operator, [source], axes=axes, keepdims=keeps)
-            operation.becomes("Sqrt", [source])
+            operation.becomes(behind, [source])
         else:
             operation.becomes(operator, [source], axes=axes, keepdims=keeps)
 
     return write
+
+
+def _log_sum_exp(operation: Any) -> None:
+    """``m + log Σ exp(x - m)``, m the largest x."""
+    axes, step = operation.integers("axes", list(range(operation.rank))), operation.draft.step
+    most = step("ReduceMax", [operation.name()], axes=axes, keepdims=1)
+    shifted = step("Exp", [step("Sub", [operation.name(), most])])
+    found = [step("Log", [step("ReduceSum", [shifted], axes=axes, keepdims=1)]), most]
+    if operation.flag("keep_dims", default=False):
+        operation.becomes("Add", found)
+    else:
+        operation.becomes("Squeeze", [step("Add", found), np.array(axes)])
 
 
 def _place(operator: str) -> Write:
@@ -324,7 +339,10 @@ OPERATIONS: Mapping[str, Write] = {
     "reduce_max": _reduction("ReduceMax"),
     "reduce_min": _reduction("ReduceMin"),
     "reduce_sum_square": _reduction("ReduceSum", squares=True),
-    "reduce_l2_norm": _reduction("ReduceSum", squares=True, root=True),
+    "reduce_l2_norm": _reduction("ReduceSum", squares=True, behind="Sqrt"),
+    "reduce_l1_norm": _reduction("ReduceSum", before="Abs"),
+    "reduce_log_sum": _reduction("ReduceSum", behind="Log"),
+    "reduce_log_sum_exp": _log_sum_exp,
     "reduce_argmax": _place("ArgMax"),
     "reduce_argmin": _place("ArgMin"),
     "concat": _concatenation,

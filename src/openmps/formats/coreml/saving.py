@@ -127,20 +127,23 @@ class _Package:
         return name in self._values or name in self._written.constants
 
     def _input(self, name: str, shape: tuple[int, ...]) -> Value:
-        """An input as the program's numbers; of an image what is done to its pixels."""
+        """An input as the program's numbers; of an image what is done to its pixels, in float32."""
         given = self._program.input(name, shape)
         feature = self._model.description.input.add(name=given.name)
-        found = self._program.cast(given, f"{given.name}_half", "FLOAT16") if self._program.half else given
         if self._preprocessing is None:
             self._array(feature.type.multiArrayType, shape)
-            return found
+            return self._in_half(given, given.name)
         of = checked(self._preprocessing, shape, len(self._written.inputs))
         image = feature.type.imageType
         image.height, image.width = shape[2:]
         image.colorSpace = self._protos.features.ImageFeatureType.ColorSpace.Value(_COLOURS[of.order])
         scale, mean = (np.array(each, np.float32).reshape(1, -1, 1, 1) for each in (of.scale, of.mean))
-        found = self._program.add("mul", f"{given.name}_scaled", shape, {"x": found, "y": scale})
-        return self._program.add("add", f"{given.name}_prepared", shape, {"x": found, "y": -mean * scale})
+        found = self._program.add("mul", f"{given.name}_scaled", shape, {"x": given, "y": scale}, "FLOAT32")
+        shift = {"x": found, "y": -mean * scale}
+        return self._in_half(self._program.add("add", f"{given.name}_prepared", shape, shift, "FLOAT32"), given.name)
+
+    def _in_half(self, value: Value, name: str) -> Value:
+        return self._program.cast(value, f"{name}_half", "FLOAT16") if self._program.half else value
 
     def _outputs(self) -> None:
         """The outputs as float32, under the names of the graph; of a classifier label and probabilities."""

@@ -103,11 +103,15 @@ class Program:
     def add(
         self, operation: str, name: str, shape: Shape, arguments: Mapping[str, Any], kind: str | None = None
     ) -> Value:
-        """An operation; its arguments are values, lists of values, and constants, which become values."""
+        """An operation; its arguments are values, lists of values, and constants, which become values.
+
+        ``kind`` is the type of its result and of real constants, unless that is the program's.
+        """
         title = self.fresh(name)
         bound = {
             key: [
-                each if isinstance(each, Value) else self.constant(each, f"{title}_{key}") for each in _several(value)
+                each if isinstance(each, Value) else self.constant(each, f"{title}_{key}", _kind_of(each, kind))
+                for each in _several(value)
             ]
             for key, value in arguments.items()
         }
@@ -145,6 +149,11 @@ class Program:
     def finish(self, outputs: Sequence[str]) -> None:
         """Say what the function gives."""
         self._block.outputs.extend(outputs)
+
+
+def _kind_of(constant: Any, kind: str | None) -> str | None:
+    """The type of a real constant; None of any other."""
+    return kind if np.asarray(constant).dtype.kind == "f" else None
 
 
 def _several(value: Any) -> Sequence[Any]:

@@ -98,9 +98,8 @@ def _operand(text: Text, node: Any, kernel: Any, place: int, word: str) -> str:
     source, wanted = node.sources[place], text.shape(node.result_image)
     strides = ("stride_in_pixels_y", "stride_in_pixels_x", "stride_in_feature_channels")
     steps = [getattr(kernel, f"{word}_{stride}") for stride in strides]
-    shape = [1 if step == 0 else length for step, length in zip(steps, text.shape(source), strict=True)]
-    if any(length not in (1, whole) for length, whole in zip(shape, wanted, strict=True)):
-        raise NodeError("its sources have other sizes than its result")
+    if any(step and length != whole for step, length, whole in zip(steps, text.shape(source), wanted, strict=True)):
+        raise NodeError(f"its {word} source ends before its result does", f"Set its {word}_stride_… to 0 to repeat it")
     parts = [":1" if step == 0 else ":" for step in steps]
     cut = "" if parts == [":"] * 3 else f"[:, {', '.join(parts)}]"
     factor = getattr(kernel, f"{word}_scale")

@@ -297,13 +297,14 @@ def _binary(operator: str) -> Layer:
 
 
 def _broadcast(writer: Writer, node: Any, kernel: Any, index: int, word: str) -> str:
-    """A source; of one whose strides are 0 the first row, column or channel."""
-    source = node.sources[index]
-    strides = ("stride_in_feature_channels", "stride_in_pixels_y", "stride_in_pixels_x")
+    """A source; of one whose strides are 0 the first row, column or channel. Others have the size of the result."""
+    source, wanted = node.sources[index], writer.shape(node.result_image)
+    names = ("stride_in_feature_channels", "stride_in_pixels_y", "stride_in_pixels_x")
+    lengths, strides = writer.shape(source), [getattr(kernel, f"{word}_{name}") for name in names]
+    if any(stride and length != whole for stride, length, whole in zip(strides, lengths, wanted, strict=True)):
+        raise NodeError(f"its {word} source ends before its result does", f"Set its {word}_stride_… to 0 to repeat it")
     axes = [
-        axis + 1
-        for axis, (length, stride) in enumerate(zip(writer.shape(source), strides, strict=True))
-        if getattr(kernel, f"{word}_{stride}") == 0 and length > 1
+        axis for axis, (length, stride) in enumerate(zip(lengths, strides, strict=True), 1) if not stride and length > 1
     ]
     if not axes:
         return writer.name(source)
