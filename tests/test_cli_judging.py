@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import planted_networks as planted
 from openmps.cli import main
-from openmps.formats import mlx
-from openmps.training import Network
+from openmps.formats import coreml, mlx
+from openmps.formats.coreml import predicting
+from openmps.training import Network, Preprocessing
 
 pytestmark = pytest.mark.usefixtures("unflushed", "undrawn", "in_an_empty_folder")
 NEEDS_MLX = pytest.mark.skipif(importlib.util.find_spec("mlx") is None, reason="it runs what is exported")
@@ -78,3 +81,74 @@ def test_what_a_module_raises_is_told(capsys: pytest.CaptureFixture[str]) -> Non
         Path("out/network.py").write_text(text)
         assert main(["compare", "good", "out", "cat.png", "--run-python"]) == 2
         assert "as openmps export --mlx writes it" in " ".join(capsys.readouterr().err.split())
+
+
+# --- Core ML ----------------------------------------------------------------------------------------------------------
+
+NEEDS_COREML = pytest.mark.skipif(importlib.util.find_spec("coremltools") is None, reason="it reads Core ML's packages")
+
+
+def _packages(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that sees BGR with a mean taken off, and one of other weights, and packages of the first."""
+
+    def change(arrays: dict[str, np.ndarray]) -> None:
+        arrays["second_conv.weights"] = arrays["second_conv.weights"] * np.float32(1.01)
+
+    planted.photo()
+    seen = Preprocessing("BGR", (104.0, 117.0, 123.0), (0.017, 0.018, 0.019))
+    for name, how in (("good", lambda arrays: None), ("other", change)):
+        planted.run(name, how).amend(seen.describe())
+    assert main(["export", "--coreml", "good", "net.mlpackage"]) == 0
+    assert main(["export", "--coreml", "good", "half.mlpackage", "--half"]) == 0
+    capsys.readouterr()
+
+
+@NEEDS_COREML
+@pytest.mark.parametrize(("given", "status", "says"), [
+    (["good", "net.mlpackage"], 0, "22 values agree"),
+    (["net.mlpackage", "good"], 0, "22 values agree"),
+    (["net.mlpackage", "other"], 1, "the first that departs: second_conv/weights"),
+    (["good", "half.mlpackage", "--rounding"], 0, "explained by rounding: 11 images, in float32"),
+    (["half.mlpackage", "good", "--rounding"], 0, "explained by rounding: 11 images, in float32"),
+    (["other", "net.mlpackage", "--rounding"], 1, "the first true difference: second_conv"),
+    (["net.mlpackage", "--format", "float32,float16"], 0, "25 values agree"),
+])  # fmt: skip
+def test_a_core_ml_package_is_converted_in(
+    given: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _packages(capsys)
+    assert (main(["compare", *given, "cat.png"]), says in capsys.readouterr().out) == (status, True)
+
+
+class MadeUpCoreML:
+    """What coremltools has on a Mac, as openmps itself computes it; given are pictures as apps give them, in RGB."""
+
+    def __init__(self, path: str) -> None:
+        network = coreml.network(path)
+        self._order, self._labels = network.image_inputs[0][1], network.class_labels
+        self._model = network.model(planted.CPU)
+
+    def predict(self, feeds: dict[str, Image.Image]) -> dict[str, object]:
+        pixels = np.asarray(feeds["image"])[..., :: -1 if self._order == "BGR" else 1]
+        (found,) = self._model.run({"image": pixels.transpose(2, 0, 1)[None]}).values()
+        by_label = dict(zip(self._labels, map(float, found.reshape(-1)), strict=True))
+        return {"classLabel": max(by_label, key=lambda label: by_label[label]), "classLabel_probs": by_label}
+
+
+@NEEDS_COREML
+def test_on_a_mac_core_ml_itself_gives_the_results(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _packages(capsys)
+    module = ModuleType("coremltools")
+    module.__dict__["models"] = SimpleNamespace(MLModel=MadeUpCoreML)
+    monkeypatch.setattr(predicting, "import_module", lambda name: module if name == "coremltools" else Image)
+    monkeypatch.setattr(predicting.sys, "platform", "darwin")
+    assert main(["compare", "good", "net.mlpackage", "cat.png"]) == 0
+    assert "'classLabel_probs' is taken for 'softmax'" in capsys.readouterr().out
+    assert main(["compare", "other", "net.mlpackage", "cat.png"]) == 1
+    assert main(["compare", "net.mlpackage", "half.mlpackage", "cat.png", "cat.png"]) == 1
+    assert "classLabel_probs" in capsys.readouterr().out
+    monkeypatch.setattr(MadeUpCoreML, "predict", lambda self, feeds: 1 / 0)
+    assert main(["compare", "good", "net.mlpackage", "cat.png"]) == 2
+    assert "that Core ML runs" in " ".join(capsys.readouterr().err.split())

@@ -31,14 +31,14 @@ def archived(
     from openmps.formats.onnx import OnnxModel
     from openmps.runtime.devices import mtl_device
 
-    if is_onnx(path) or is_coreml(path):
+    if is_model(path):
         kind = "an ONNX model" if is_onnx(path) else "a Core ML model"
         raise MPSFileError(_WHO, str(path), "must be an archive", kind, conversion(path))
     with warned_once():
         place = mtl_device("cpu") if device is None else device
         root = MPSKeyedUnarchiver(path, place, registry=registry).decode_root_object()
-    is_model = isinstance(root, list) and len(root) > 1 and isinstance(root[1], str)
-    return _graph(root, path), OnnxModel.restored(root, str(path)) if is_model else None
+    has_ports = isinstance(root, list) and len(root) > 1 and isinstance(root[1], str)
+    return _graph(root, path), OnnxModel.restored(root, str(path)) if has_ports else None
 
 
 def archived_model(path: Path, device: MTLDevice, *, registry: Registry | None = None) -> OnnxModel:
@@ -73,6 +73,11 @@ def is_onnx(path: Path) -> bool:
 def is_coreml(path: Path) -> bool:
     """Whether a path is called as Core ML's packages and files are."""
     return path.suffix.lower() in (".mlpackage", ".mlmodel")
+
+
+def is_model(path: Path) -> bool:
+    """Whether a path is called as a model that is converted, which some commands take as it is."""
+    return is_onnx(path) or is_coreml(path)
 
 
 def conversion(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.archives import is_onnx
+from openmps.cli.archives import is_model
 from openmps.cli.models import Found, Images, open_graph, open_model, required_images
 from openmps.cli.options import note
 from openmps.cli.registry import Modules, registry_of
@@ -201,12 +201,12 @@ def _export_coreai(path: Path, out: Path, sizes: list[str], registry: Registry, 
 
 
 def _found(path: Path, out: Path, suffix: str, registry: Registry) -> Found:
-    """The graph of a run, an archive or an ONNX model, for a folder that ends in ``suffix``."""
+    """The graph of a run, an archive or a model, for a folder that ends in ``suffix``."""
     from openmps.runtime.devices import mtl_device
 
     if out.suffix.lower() != suffix:
         raise MPSFileError(_WHO, str(out), f"must end in {suffix}", out.suffix or "no ending", "Apple's tools want it")
-    if is_onnx(path):
+    if is_model(path):
         return open_model(path, mtl_device("cpu"), None, apart=False)
     return open_graph(path, registry=registry)
 

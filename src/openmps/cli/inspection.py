@@ -19,6 +19,7 @@ from openmps.cli.subjects import (
     chosen_format,
     found_at,
     given_to,
+    run_among,
     traced,
 )
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from openmps.graph.run.trace import Trace
 
 _DEPARTS = 1
-_NETWORKS = "RUN|ARCHIVE|MODEL.onnx"
+_NETWORKS = "RUN|ARCHIVE|MODEL"
 Images = Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="Image files.", show_default=False)]
 Format = Annotated[
     str | None, typer.Option("--format", help="float32 or float16.  [default: the run's]", show_default=False)
@@ -38,7 +39,7 @@ First = Annotated[
     Path,
     typer.Argument(
         metavar="A",
-        help=f"{_NETWORKS}, a folder of openmps trace or for MLX, or a capture of a device.",
+        help=f"{_NETWORKS}, of ONNX or Core ML; a folder of openmps trace or for MLX; a capture of a device.",
         show_default=False,
     ),
 ]
@@ -120,7 +121,7 @@ def compare(
 
     Of a capture each layer runs from the device's own images; what rounding does not explain departs, with the mistake
     that gives the device's numbers. Images are compared with what the device was given. So it is with --rounding, and
-    where A or B is a folder for MLX.
+    where A or B is a folder for MLX, or on a Mac a Core ML package, of which Core ML itself gives the results.
     """
     from openmps.cli.captures import compare_with_capture
     from openmps.cli.judging import Sides, judge, runtime_of
@@ -185,13 +186,9 @@ def _given(
 ) -> Given | None:  # fmt: skip
     """What both are given: of the run among them, if no images are; nothing where both are traces already."""
     from openmps.debug.files import is_trace
-    from openmps.formats.paths import is_file
 
     networks = [path for path in (first, second) if not is_trace(path)]
-    if not networks:
-        return None
-    runs = [path for path in networks if path.suffix.lower() != ".onnx" and not is_file(path, "openmps")]
-    return given_to((runs or networks)[0], images, samples, count, labels, training=training)
+    return given_to(run_among(networks), images, samples, count, labels, training=training) if networks else None
 
 
 def _side(

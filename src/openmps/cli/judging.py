@@ -13,13 +13,24 @@ from openmps.cli.lint import arrays_in
 from openmps.cli.models import Found
 from openmps.cli.options import note, refuse_given
 from openmps.cli.registry import registry_of
-from openmps.cli.subjects import Given, chosen_format, found_at, given_to, loaded_images, sources_of, traced
+from openmps.cli.subjects import (
+    Given,
+    chosen_format,
+    found_at,
+    given_to,
+    in_order,
+    is_given_pixels,
+    loaded_images,
+    run_among,
+    sources_of,
+    traced,
+)
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from openmps.debug import Capture, CaptureVerdict, Comparison, Trace
+    from openmps.debug import Capture, CapturedImage, CaptureVerdict, Comparison, Trace
     from openmps.formats.archive import Registry
 
 _REFUSED = "training labels fusion tolerance"
@@ -35,12 +46,26 @@ class Runtime(NamedTuple):
     """Of a network's source images."""
     layers: Callable[[Path, Sequence[NDArray[Any]]], dict[str, NDArray[Any]]]
     """The results of layers by label, for images [images, height, width, channels] of float32."""
+    is_python: bool
+    """Whether to run a network is to run what its author has written."""
+    pixel_order: Callable[[Path], str]
+    """Of the channels, where a network's one source image is of pixels from 0 to 255; else empty."""
 
 
 def _runtimes() -> tuple[Runtime, ...]:
+    from openmps.formats.coreml import predicting as coreml
     from openmps.formats.mlx import folder as mlx
 
-    return (Runtime("MLX", mlx.is_mlx, mlx.source_labels, mlx.run_layers),)
+    return (
+        Runtime("MLX", mlx.is_mlx, mlx.source_labels, mlx.run_layers, True, _no_pixels),
+        Runtime("Core ML", coreml.is_predicted, coreml.source_labels, coreml.predict, False, coreml.pixel_order),
+    )
+
+
+def _no_pixels(path: Path) -> str:
+    """Of networks whose sources are what was made of pixels."""
+    del path
+    return ""
 
 
 def runtime_of(path: Path) -> Runtime | None:
@@ -77,22 +102,27 @@ def judge(context: typer.Context, sides: Sides) -> CaptureVerdict | Comparison:
     network = sides.paths[at]
     place, full = mtl_device(sides.devices[at] or "auto"), MPSImageFeatureChannelFormat.FLOAT32
     found = found_at(network, place, full, training=False, registry=_registry(sides))
-    given = given_to(network, sides.images, sides.samples, sides.count, None, training=False)
+    given = given_to(run_among(_networks(sides)), sides.images, sides.samples, sides.count, None, training=False)
     sources, notes = sources_of(found, given)
     for text in notes:
         note(text)
     return compare_capture(found.graph, _capture(sides, other, found, given, sources), sources)
 
 
-def _registry(sides: Sides) -> Registry:
+def _networks(sides: Sides) -> list[Path]:
+    """Those that openmps runs."""
     from openmps.debug.files import is_trace
 
-    return registry_of(sides.modules, *(path for path in sides.paths if not is_trace(path) and not runtime_of(path)))
+    return [path for path in sides.paths if not is_trace(path) and not runtime_of(path)]
+
+
+def _registry(sides: Sides) -> Registry:
+    return registry_of(sides.modules, *_networks(sides))
 
 
 def _capture(sides: Sides, at: int, found: Found, given: Given, sources: Sequence[NDArray[Any]]) -> Capture:
     """The images of the network that is judged, as if a device had shown them."""
-    from openmps.debug import Capture, CapturedImage, TracedKind, load_trace
+    from openmps.debug import Capture, CapturedImage, load_trace
     from openmps.debug.files import is_trace
     from openmps.runtime.devices import mtl_device
     from openmps.types import MPSImageFeatureChannelFormat
@@ -101,21 +131,32 @@ def _capture(sides: Sides, at: int, found: Found, given: Given, sources: Sequenc
     if runtime is not None:
         labels, full = [each.label for each in found.sources], MPSImageFeatureChannelFormat.FLOAT32
         arrays = dict(zip(labels, map(_numbers, sources), strict=True))
-        results = _run(runtime, path, arrays, run_python=sides.run_python)
+        results = _run(runtime, path, _taken(runtime, path, arrays, given), run_python=sides.run_python)
         images = [CapturedImage(label, full, array) for label, array in {**arrays, **results}.items()]
-        return Capture(tuple(images), runtime.name, precise_weights=True)
+        return Capture(tuple(images), runtime.name, precise_weights=not found.has_half_weights)
     if is_trace(path):
-        trace = load_trace(path)
-    else:
-        form, place = chosen_format(sides.formats[at]), mtl_device(sides.devices[at] or "auto")
-        subject = found_at(path, place, form, training=False, registry=_registry(sides))
-        trace = traced(subject, given, fused=False)
+        return Capture(tuple(_images(load_trace(path))), str(path), precise_weights=not found.has_half_weights)
+    form, place = chosen_format(sides.formats[at]), mtl_device(sides.devices[at] or "auto")
+    subject = found_at(path, place, form, training=False, registry=_registry(sides))
+    images = _images(traced(subject, given, fused=False))
+    if is_given_pixels(subject, given) or is_given_pixels(found, given):  # each is given other sources
+        own = zip((each.label for each in found.sources), map(_numbers, sources), strict=True)
+        labels = {each.label for each in subject.sources}
+        kept = [each for each in images if each.label not in labels]
+        images = [*(CapturedImage(label, MPSImageFeatureChannelFormat.FLOAT32, array) for label, array in own), *kept]
+    is_precise = not (found.has_half_weights or subject.has_half_weights)
+    return Capture(tuple(images), str(path), precise_weights=is_precise)
+
+
+def _images(trace: Trace) -> list[CapturedImage]:
+    """Sources and results of layers of a trace."""
+    from openmps.debug import TracedKind
+
     kinds = (TracedKind.SOURCE, TracedKind.IMAGE)
-    stored = [each for each in trace.entries if each.kind in kinds and each.channel_format is not None]
-    return Capture(tuple(map(_image, stored)), str(path), precise_weights=True)
+    return [_image(each) for each in trace.entries if each.kind in kinds and each.channel_format is not None]
 
 
-def _image(entry: Any) -> Any:
+def _image(entry: Any) -> CapturedImage:
     """An image of a trace, which gives those of unorm as numbers."""
     from openmps.debug import CapturedImage
     from openmps.types import NUMPY_DTYPES, MPSImageFeatureChannelFormat
@@ -134,10 +175,15 @@ def _trace_elsewhere(path: Path, sides: Sides) -> Trace:
     assert runtime is not None
     if sides.samples is None and not sides.images:
         raise MPSFileError("openmps", str(path), "has no images of its own", None, "Give images, or --samples FILE.npz")
-    given = {"": loaded_images(sides.images)} if sides.samples is None else arrays_in(sides.samples)
-    labels = runtime.labels(path)
-    arrays = dict(zip(labels, map(_numbers, given.values()), strict=False)) if len(labels) == 1 else given
-    results = _run(runtime, path, arrays, run_python=sides.run_python)
+    if sides.samples is None:
+        pixels = loaded_images(sides.images)
+        given = Given({"": pixels}, None, pixels)
+    else:
+        given = Given(arrays_in(sides.samples), None)
+    labels, arrays = runtime.labels(path), given.sources
+    if len(labels) == 1:
+        arrays = dict(zip(labels, map(_numbers, arrays.values()), strict=False))
+    results = _run(runtime, path, _taken(runtime, path, arrays, given), run_python=sides.run_python)
     rows = [
         *(TracedValue(label, label, TracedKind.SOURCE, "image", full, each) for label, each in arrays.items()),
         *(TracedValue(label, label, TracedKind.IMAGE, runtime.name, full, each) for label, each in results.items()),
@@ -147,7 +193,7 @@ def _trace_elsewhere(path: Path, sides: Sides) -> Trace:
 
 def _run(runtime: Runtime, path: Path, arrays: dict[str, NDArray[Any]], *, run_python: bool) -> dict[str, Any]:
     """The results of the layers of a network for images by label, by place where the labels are others."""
-    if not run_python:
+    if runtime.is_python and not run_python:
         rule, remedy = (
             f"is Python for {runtime.name}, which runs when it is asked for alone",
             "If you trust it, add --run-python",
@@ -156,6 +202,14 @@ def _run(runtime: Runtime, path: Path, arrays: dict[str, NDArray[Any]], *, run_p
     labels = runtime.labels(path)
     ordered = [arrays[label] for label in labels] if set(labels) == set(arrays) else list(arrays.values())
     return runtime.layers(path, ordered)
+
+
+def _taken(runtime: Runtime, path: Path, arrays: dict[str, NDArray[Any]], given: Given) -> dict[str, NDArray[Any]]:
+    """Images as a runtime takes them: pixels as they are in their files, where the network prepares them by itself."""
+    order = runtime.pixel_order(path)
+    if not order or given.pixels is None:
+        return arrays
+    return dict.fromkeys(arrays, in_order(given, order))
 
 
 def _numbers(array: NDArray[Any]) -> NDArray[Any]:

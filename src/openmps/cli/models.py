@@ -54,6 +54,10 @@ class Found(NamedTuple):
     """The ONNX model that it is the graph of."""
     classes: Sequence[str] = ()
     """The classes of a run, in the order of the result's channels."""
+    pixel_order: str = ""
+    """Of the channels, where the one source image is of pixels from 0 to 255 that the graph itself prepares."""
+    has_half_weights: bool = False
+    """Whether the graph's numbers are those that float16 holds."""
 
 
 Images = Annotated[
@@ -109,14 +113,20 @@ def _archived(
 def open_model(
     path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, apart: bool = True
 ) -> Found:
-    """The graph of an ONNX file, whose layers have nodes of their own; one for inference where not ``apart``."""
-    from openmps.formats.onnx import network
+    """The graph of an ONNX or Core ML model, whose layers have nodes of their own; one to infer where not ``apart``."""
+    from openmps.formats import coreml, onnx
     from openmps.types import MPSImageFeatureChannelFormat
 
     form = channel_format or MPSImageFeatureChannelFormat.FLOAT32
     with warned_once():
-        model = network(path, trainable=apart).model(device, form)
-    return _of_model(model, [f"The graph of {path.name}."])
+        network = (coreml if is_coreml(path) else onnx).network(path, trainable=apart)
+        model = network.model(device, form)
+    found = _of_model(model, [f"The graph of {path.name}."])
+    if not isinstance(network, coreml.CoreMLNetwork):
+        return found
+    orders = [order for _, order in network.image_inputs]
+    order = orders[0] if len(orders) == len(model.inputs) == 1 else ""
+    return found._replace(pixel_order=order, has_half_weights=network.has_half_weights)
 
 
 def _of_model(model: OnnxModel, notes: Sequence[str]) -> Found:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from openmps.checks import counted, lengths_text
-from openmps.cli.archives import archived_model, is_coreml, is_onnx
+from openmps.cli.archives import archived_model, is_coreml, is_model
 from openmps.cli.options import Device, format_of, note, require_another, require_new, unorm_notes, warned_once
 from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSError, MPSFileError, printable
@@ -59,7 +59,7 @@ def convert(
 
     chosen = format_of(channel_format)
     require_another(out, model, "MODEL")
-    if is_onnx(out) or is_coreml(out):
+    if is_model(out):
         rule = f"must not end in {out.suffix}: what is written is an archive"
         raise MPSFileError("openmps convert", str(out), rule)
     require_new(out, force=force)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openmps.cli.archives import is_onnx
+from openmps.cli.archives import is_model
 from openmps.cli.options import RUNS
 from openmps.errors import MPSArgumentError
 
@@ -58,7 +58,7 @@ def _is_no_archive(path: Path) -> bool:
     from openmps.formats.paths import is_folder, is_there
 
     is_run = is_folder(path, _WHO) or (not is_there(path, _WHO) and is_folder(RUNS / path, _WHO))
-    return is_run or is_onnx(path) or path.suffix.lower() in (*SUFFIXES, *RAW_SUFFIXES)
+    return is_run or is_model(path) or path.suffix.lower() in (*SUFFIXES, *RAW_SUFFIXES)
 
 
 def _mapping(text: str) -> Registry:

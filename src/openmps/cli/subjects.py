@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from openmps.checks import size_text
-from openmps.cli.archives import is_onnx
+from openmps.cli.archives import is_model
 from openmps.cli.lint import arrays_in
 from openmps.cli.models import Found, as_taken, open_graph, open_model
 from openmps.cli.options import format_of, image_of_size, open_run, refuse_given
@@ -52,6 +52,8 @@ class Given(NamedTuple):
     """Arrays [images, height, width, channels] by the labels of source images; the one array of a graph with one."""
     one_hot: NDArray[Any] | None
     """A row an image, for graphs that train."""
+    pixels: NDArray[Any] | None = None
+    """Those of a run's images as they are in their files, from 0 to 255, grey or RGB."""
 
 
 def found_at(
@@ -62,8 +64,8 @@ def found_at(
     training: bool,
     registry: Registry | None = None,
 ) -> Found:
-    """The graph of a run, of an archive or of an ONNX model, whose layers have nodes of their own."""
-    if not is_onnx(path):
+    """The graph of a run, of an archive, or of an ONNX or Core ML model, whose layers have nodes of their own."""
+    if not is_model(path):
         return open_graph(path, training=training, device=device, channel_format=channel_format, registry=registry)
     if training:
         raise typer.BadParameter("is for run folders: a model has no loss", param_hint="--training")
@@ -83,6 +85,13 @@ def check_used(context: typer.Context, images: Sequence[Path], samples: Path | N
         refuse_given(context, "labels", "it is for --training on images, not samples")
 
 
+def run_among(networks: Sequence[Path]) -> Path:
+    """The network that says what images are given: a run, which prepares them, if there is one."""
+    from openmps.formats.paths import is_file
+
+    return next((path for path in networks if not is_model(path) and not is_file(path, "openmps")), networks[0])
+
+
 def given_to(
     path: Path, images: Sequence[Path], samples: Path | None, count: int, labels: str | None, *, training: bool
 ) -> Given:
@@ -93,11 +102,12 @@ def given_to(
         if images:
             raise typer.BadParameter("give images, or samples", param_hint="--samples")
         return Given(arrays_in(samples), None)
-    if is_file(path, "openmps") or is_onnx(path):
+    if is_file(path, "openmps") or is_model(path):
         if not images:
             remedy = "Give images, or --samples FILE.npz"
             raise MPSFileError("openmps", str(path), "has no images of its own", None, remedy)
-        return Given({"": loaded_images(images)}, None)
+        pixels = loaded_images(images)
+        return Given({"": pixels}, None, pixels)
     return _of_run(path, images, count, labels, training=training)
 
 
@@ -117,7 +127,7 @@ def _of_run(path: Path, images: Sequence[Path], count: int, labels: str | None, 
             raise MPSFileError("openmps", str(path), rule, None, "Give images")
         pixels, classes = test.images[:count], classes or [int(each) for each in test.labels[:count]]
     seen = seen_by(folder, pixels)
-    return Given({"": seen}, _one_hot(classes, len(pixels), len(names)) if training else None)
+    return Given({"": seen}, _one_hot(classes, len(pixels), len(names)) if training else None, pixels)
 
 
 def seen_by(run: RunFolder, pixels: NDArray[Any]) -> NDArray[Any]:
@@ -170,17 +180,36 @@ def loaded_images(
 
 def traced(found: Found, given: Given, *, fused: bool) -> Trace:
     """The trace of a graph over what it is given; its notes say what numbers stand for."""
-    from openmps.graph.run.trace import Trace
+    from openmps.graph.run.trace import Trace, TracedKind
     from openmps.kernels.loss.labels import MPSCNNLossLabels
 
     graph, (sources, notes) = found.graph, sources_of(found, given)
     states = [] if given.one_hot is None else [MPSCNNLossLabels.batch(graph.device, given.one_hot)]
     trace = graph.trace(sources, states, fused=fused)
-    return Trace(trace.entries, (*notes, *trace.notes))
+    entries, own = trace.entries, list(trace.notes)
+    if is_given_pixels(found, given):  # its source is none of a network that is given prepared ones
+        entries = tuple(each for each in entries if each.kind is not TracedKind.SOURCE)
+        own.append("the pixels of an image, 0 to 255, are prepared by the model itself")
+    return Trace(entries, (*notes, *own))
+
+
+def is_given_pixels(found: Found, given: Given) -> bool:
+    """Whether a graph is given pixels as they are in their files, which it prepares by itself."""
+    return bool(found.pixel_order) and given.pixels is not None
+
+
+def in_order(given: Given, order: str) -> NDArray[Any]:
+    """Pixels from 0 to 255 with their channels in an order."""
+    import numpy as np
+
+    assert given.pixels is not None
+    return np.asarray(given.pixels[..., ::-1] if order == "BGR" else given.pixels, np.float32)
 
 
 def sources_of(found: Found, given: Given) -> tuple[list[NDArray[Any]], list[str]]:
     """The arrays in the order of the graph's sources, as it takes them, and what is to be said of them."""
+    if is_given_pixels(found, given):
+        return [in_order(given, found.pixel_order)], []
     arrays, notes = as_taken(found, given.sources)
     names = [source.label for source in found.sources]
     if len(names) == 1 and len(arrays) == 1:

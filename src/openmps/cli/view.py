@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openmps.checks import counted
-from openmps.cli.archives import is_onnx
+from openmps.cli.archives import is_model
 from openmps.cli.models import Found, open_graph, open_model, required_images
 from openmps.cli.models import Images as Sizes
 from openmps.cli.options import Device, note, open_run, refuse_given, require_another, require_new, sentence
@@ -111,7 +111,7 @@ def view(
     if asked.has_images:
         refuse_given(context, "count", "it is for a run's own images, and others are given")
         refuse_given(context, "image", "the images that are given have a size")
-    if is_onnx(network) or is_file(network, "openmps"):
+    if is_model(network) or is_file(network, "openmps"):
         if labels is not None:
             raise typer.BadParameter("is for run folders, which have classes", param_hint="--labels")
         refuse_given(context, "count mistakes", "it is for run folders, which have images of their own")
@@ -133,7 +133,7 @@ def view(
 def _of_file(path: Path, asked: _Asked, sizes: list[str] | None) -> tuple[list[GraphView], PageExtras]:
     from openmps.debug.page.document import PageExtras
 
-    if is_onnx(path):
+    if is_model(path):
         found = open_model(path, asked.device, asked.channel_format)
     else:
         form = asked.channel_format
