@@ -263,6 +263,34 @@ def test_an_archive_of_a_training_layer_has_its_form(bench: Bench) -> None:
     assert len(mine) == 16
 
 
+def test_a_part_of_the_steps_that_a_library_ran(bench: Bench, rng: np.random.Generator) -> None:
+    """Its gradient is that of all steps: for some of them the layer runs again, from the state that it began with."""
+    cell = torch.nn.LSTM(3, 4)
+    trained = Trained(bench, lstm(gates_of(cell, ("input", "forget", "cell", "output"), 4)))
+    x, flow = ([*rng.normal(size=(5, 2, width)).astype(np.float32)] for width in (3, 4))
+    _, first = trained.forward(x[:1], recurrent_output_states=(handed := list[Any]()))
+    _, states = trained.forward(x[1:], recurrent_input_state=handed[0])
+    assert states[0].record.by.by_library
+    whole, begun = list[Any](), list[Any]()
+    expected = trained.backward(x[1:], flow[1:], states, recurrent_output_states=whole)
+    wanted = [each.numpy() for each in trained.gradients]
+    later, between = trained.backward(x[3:], flow[3:], states[2:], recurrent_output_states=begun), [*begun]
+    trained.layer.accumulate_weight_gradients = True
+    begun.clear()
+    earlier = trained.backward(
+        x[1:3], flow[1:3], states[:2], recurrent_input_state=between[0], recurrent_output_states=begun
+    )
+    for mine, theirs in zip([*earlier, *later], expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+    for mine, theirs in zip(trained.gradients, wanted, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs, rtol=0, atol=1e-5)
+    for mine, theirs in zip(begun[0].layers[0].parts(), whole[0].layers[0].parts(), strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
+    trained.layer.accumulate_weight_gradients, trained.layer.store_all_intermediate_states = False, True
+    trained.backward(x, flow, first + states, recurrent_output_states=(every := list[Any]()))
+    assert len(every) == 5
+
+
 def test_a_state_may_change_before_the_gradient(bench: Bench) -> None:
     """What training states keep is theirs, also of a single step."""
     trained, handed = Trained(bench, lstm(LSTM)), list[Any]()

@@ -13,7 +13,12 @@ import torch
 from helpers import array, assert_close, tensor
 from openmps.ops.matrix.recurrent import GateGradient, Recurrence, RecurrenceGradient, SourceGradient
 from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, Parameters, RecurrentCell, SingleGate, State
-from openmps.ops.matrix.recurrent_library import library_lstm
+from openmps.ops.matrix.recurrent_library import (
+    LibraryRecurrence,
+    LibraryRecurrenceGradient,
+    library_lstm,
+    takes_library,
+)
 from openmps.types import MPSCNNNeuronType
 from oracles import finite_difference
 from oracles import recurrent as oracle
@@ -239,6 +244,31 @@ def test_the_engine_s_own_function(name: str, rows: tuple[int, ...], is_taken: b
         if theirs is not None:
             assert mine.shape == theirs.shape
             np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("has_state", [False, True], ids=["zeros", "state"])
+def test_the_library_s_gradients(has_state: bool, device: torch.device, rng: np.random.Generator) -> None:
+    """Those of the loop, of the same numbers, and again from what the forward function has left."""
+    rows, size = (3, 3, 3, 3), 4
+    trial = Trial("LSTM", rows, rng, size)
+    cell = trial.case.cell
+    x, of_y, *states = (
+        torch.from_numpy(each).float().to(device)
+        for each in (trial.x, rng.normal(size=(12, size)), *(rng.normal(size=(3, size)) for _ in range(4)))
+    )
+    weights = [None if each is None else each.float().to(device) for each in trial.parameters]
+    (h, c), behind = (states[:2], states[2:]) if has_state else ([None] * 2, [None] * 2)
+    assert takes_library(cell, device, rows)
+    y, *kept = LibraryRecurrence(4).run(ALL, x, h, c, *weights[:3])
+    wanted, last_h, last_c, *slow = Recurrence(cell, size, rows).run(ALL, x, h, c, *weights)
+    for mine, theirs in zip((y, *kept[:2]), (wanted, last_h, last_c), strict=True):
+        np.testing.assert_allclose(array(mine.cpu()), array(theirs.cpu()), rtol=0, atol=2e-6)
+    a, dh, dc = RecurrenceGradient(cell, size, rows).run((True,) * 3, of_y, *slow, *behind, *weights)
+    expected = [SourceGradient(4).run((True,), a, weights[0]), a.T @ x, a.T @ slow[1], a.sum(0).view(4, -1), dh, dc]
+    for _ in range(2):
+        found = LibraryRecurrenceGradient(4).run((True,) * 6, of_y, x, y, *kept, *behind, *weights[:3])
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(array(mine.cpu()), array(theirs.cpu()), rtol=0, atol=2e-5)
 
 
 def test_the_slope_of_a_pole_is_0() -> None:

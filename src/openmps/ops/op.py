@@ -117,6 +117,11 @@ class Op:
         """Whether results may be float16 where operands are; else they are float32."""
         return self.takes_half
 
+    @property
+    def launches(self) -> int:
+        """How many operations of the engine it takes, about: where there are few, a capture gains nothing."""
+        return 1
+
     def overwritten(self, operands: int) -> Iterable[int]:
         """Which of so many operands' memory it writes: none, unless it `has_effect`."""
         return ()
@@ -294,6 +299,7 @@ class Function:
         "fused",
         "input_values",
         "inputs",
+        "launches",
         "may_share",
         "origin",
         "output_values",
@@ -319,6 +325,8 @@ class Function:
         self.value_count = value_count
         self.equations = _live(equations, set(output_values))
         self.actions = _actions(self.equations, set(output_values))
+        self.launches = sum([action.op.launches for action in self.actions])
+        """Those of all operations; see `Op.launches`."""
         self.may_share = _sharing(self.equations, self.input_values, output_values)
         """Of each output, whether it may share memory with an input or with another output."""
         self._overwritten: list[int] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ class Form:
     is_diagonal: bool
     """Whether weights of memories are vectors."""
     places: tuple[Place, ...]
-    """The weights that there are, others being 0."""
+    """The weights that there are, others being 0, in the framework's order."""
     is_float32: bool = False
     """Whether weights are not rounded to float16."""
     is_backward: bool = False
@@ -117,7 +118,8 @@ def read_layer(who: str, device: MTLDevice, descriptor: MPSRNNDescriptor, *, of_
                 weights[Place(part, gate)] = read.weights
     cell = _cell(descriptor, activations)
     backward = descriptor.layer_sequence_direction is MPSRNNSequenceDirection.BACKWARD
-    form = replace(form, cell=cell, places=tuple(weights), is_backward=backward)
+    form = replace(form, cell=cell, is_backward=backward)
+    form = replace(form, places=tuple(sorted(weights, key=partial(matrix_id, form))))
     return Layer(replace(form, is_float32=descriptor.use_float32_weights and not of_images), weights)
 
 

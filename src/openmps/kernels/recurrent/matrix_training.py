@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from openmps.checks import flag, listed
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty
-from openmps.core.kernel.operands import OperandContext
+from openmps.core.kernel.operands import FLOATS, Argument, OperandContext
 from openmps.core.operand import Operand
-from openmps.core.state.state import MPSState
-from openmps.core.vector import MPSMatrix, MPSTemporaryMatrix
+from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES, STATES
-from openmps.kernels.recurrent.sequences import Given, check_count, matrix_argument, matrix_sequence
+from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES, STATES, Form
+from openmps.kernels.recurrent.sequences import Given, MatrixSequence, check_count, matrix_sequence
 from openmps.kernels.recurrent.states import (
+    Kept,
+    KeptBy,
     MPSRNNMatrixTrainingState,
     MPSRNNRecurrentMatrixState,
     Record,
     check_list,
-    float_matrix,
     matrix_state,
     state_of,
 )
@@ -41,6 +42,7 @@ from openmps.ops.matrix.recurrent import (
     Total,
 )
 from openmps.ops.matrix.recurrent_cells import Gru
+from openmps.ops.matrix.recurrent_library import LibraryRecurrence, LibraryRecurrenceGradient, takes_library
 from openmps.ops.op import Value
 
 _INPUT_STATE, _OUTPUT_STATES = "recurrent_input_state", "recurrent_output_states"
@@ -53,11 +55,32 @@ class _Asked(NamedTuple):
     has_state: bool
     states: int
     """How many come out."""
+    by_library: bool = False
+    """Of a forward encode, whether it is `LibraryRecurrence`."""
     is_gradient: bool = False
     has_destinations: bool = False
     has_weight_gradients: bool = False
-    records: tuple[tuple[int, int], ...] = ()
-    """The rows of each record of training states that are read."""
+    runs: tuple[_Run, ...] = ()
+    """The training states that are read."""
+
+
+class _Run(NamedTuple):
+    """Steps of one record that follow one another."""
+
+    by: KeptBy
+    first: int
+    last: int
+
+    @property
+    def part(self) -> RowRange:
+        """Their rows, of those of all steps."""
+        rows = self.by.rows
+        return RowRange(sum(rows[: self.first]), sum(rows[: self.last + 1]))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether they are all steps of the record."""
+        return self.first == 0 and self.last + 1 == len(self.by.rows)
 
 
 class MPSRNNMatrixTrainingLayer(TrainedLayer):
@@ -116,20 +139,15 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         state, made = self._states(
             command_buffer, rows, recurrent_input_state, recurrent_output_states, "recurrent_output_states"
         )
-        temporary = self.training_state_is_temporary
-        widths = [self._form.cell.gates * self._form.outputs, *[self._form.outputs] * (3 if self._has_memory else 1)]
-        kept = [float_matrix(command_buffer, sum(rows), width, temporary=temporary) for width in widths]
-        for each in kept:
-            if isinstance(each, MPSTemporaryMatrix):
-                each.read_count = len(rows)
-        record = Record(self._form, rows, kept)
-        asked = _Asked(rows, state is not None, len(made))
+        by = KeptBy(rows, self._takes_library(rows) and len(made) < 2)
+        record = Record(self._form, by)
+        asked = _Asked(rows, state is not None, len(made), by.by_library)
         read = [("source_matrices", sources), *_of_state(_INPUT_STATE, state), *_named("weights", given)]
-        written = [("destination_matrices", results), *_named("training state", kept), *_of_states(made)]
+        written = [("destination_matrices", results), *_named("training state", record.kept), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)
         if state is not None:
             state.count_read()
-        training_states += new_training_states(command_buffer, record, temporary=temporary)
+        training_states += new_training_states(command_buffer, record, temporary=self.training_state_is_temporary)
         if recurrent_output_states is not None:
             recurrent_output_states += made
 
@@ -165,7 +183,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         check_command_buffer(who, command_buffer, self._device)
         count = len(listed(who, "forward_sources", forward_sources, "MPSMatrix"))
         states = self._training_states(command_buffer, training_states, count)
-        runs, rows = _runs(states), tuple([state.record.rows[state.step] for state in states])
+        runs, rows = _runs(states), tuple([state.record.by.rows[state.step] for state in states])
         lists = [
             Given("forward_sources", forward_sources, "forward_source_offsets", forward_source_offsets),
             Given("source_gradients", source_gradients, "source_gradient_offsets", source_gradient_offsets),
@@ -180,8 +198,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         given = recurrent_input_state, recurrent_output_states
         state, made = self._states(command_buffer, rows, *given, "recurrent_output_states")
         asked = _Asked(
-            rows, state is not None, len(made), True, len(found) > 2, bool(sums),
-            tuple([(sum(record.rows[:first]), sum(record.rows[:last + 1])) for record, first, last in runs]),
+            rows, state is not None, len(made), False, True, len(found) > 2, bool(sums),
+            tuple([_Run(record.by, first, last) for record, first, last in runs]),
         )  # fmt: skip
         kept = [each for record, _, _ in runs for each in record.kept]
         read = [
@@ -190,13 +208,21 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         ]  # fmt: skip
         written = [*found[2:], *_named("weight_gradients", sums), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)
-        _count_reads(runs, [*states, *([] if state is None else [state])])
+        for each in [*states, *([] if state is None else [state])]:
+            if each.is_temporary:
+                each.count_read()
         if recurrent_output_states is not None:
             recurrent_output_states += made
 
     @property
     def _has_memory(self) -> bool:
         return self._form.cell.has_memory
+
+    def _takes_library(self, rows: Sequence[int]) -> bool:
+        """Whether `LibraryRecurrence` is the layer over steps of so many rows."""
+        form = self._form
+        is_plain = form.has(INPUTS) and form.has(STATES) and not form.has(MEMORIES)
+        return is_plain and takes_library(form.cell, self._device.torch_device, rows)
 
     def _encode_lists(
         self,
@@ -206,8 +232,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         asked: _Asked,
     ) -> None:
         """The encode path for lists of operands, each with its argument's name."""
-        arguments = [matrix_argument(name) for name, _ in read]
-        arguments += [matrix_argument(name, is_result=True) for name, _ in written]
+        arguments = [_argument(name) for name, _ in read]
+        arguments += [_argument(name, is_result=True) for name, _ in written]
         given = [each for _, each in (*read, *written)]
         self._encode(command_buffer, *given, arguments=tuple(arguments), asked=asked)
 
@@ -233,15 +259,20 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
     ) -> list[MPSRNNMatrixTrainingState]:
         states = listed(self.name, "training_states", given, "MPSRNNMatrixTrainingState")
         check_count(self.name, "training_states", states, count, "forward_sources")
+        form, device = self._form, command_buffer.device
         for index, each in enumerate(states):
-            argument = f"training_states[{index}]"
             if not isinstance(each, MPSRNNMatrixTrainingState):
                 rule = "must be an MPSRNNMatrixTrainingState of a forward encode"
-                raise MPSTypeError(self.name, argument, rule, type(each).__name__)
-            if each.record.form is not self._form and each.record.form != self._form:
-                raise MPSArgumentError(self.name, argument, "must be of a layer with this descriptor", each.record.form)
-            each.check_usable(self.name, argument, command_buffer)
-        rows, records = [state.record.rows[state.step] for state in states], [record for record, _, _ in _runs(states)]
+                raise MPSTypeError(self.name, f"training_states[{index}]", rule, type(each).__name__)
+            if each.record.form is not form and each.record.form != form:
+                rule = "must be of a layer with this descriptor"
+                raise MPSArgumentError(self.name, f"training_states[{index}]", rule, each.record.form)
+            if each.is_temporary or each.device is not device:
+                each.check_usable(self.name, f"training_states[{index}]", command_buffer)
+        rows, records = (
+            [state.record.by.rows[state.step] for state in states],
+            [record for record, _, _ in _runs(states)],
+        )
         if rows != sorted(rows, reverse=True) or len({*map(id, records)}) < len(records):
             got = ", ".join(f"step {state.step} of {count} rows" for state, count in zip(states, rows, strict=True))
             raise MPSArgumentError(self.name, "training_states", "must be in the order of time, each once", got)
@@ -272,39 +303,72 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
 
     def _lower_forward(self, at: OperandContext, asked: _Asked) -> None:
         form, rows = self._form, asked.rows
-        x = at.numbers("source_matrices")
-        recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
+        x, weights = at.numbers("source_matrices"), self._parameters(at)
         before = self._state_values(at, has_state=asked.has_state)
-        y, hidden, memory, *kept = recurrence(x, *before, *self._parameters(at))
+        if asked.by_library:
+            made = LibraryRecurrence(len(rows))(x, *before, *weights[:3])
+            (y, hidden, memory), kept = made[:3], (x, *made)
+        else:
+            recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
+            y, hidden, memory, *kept = recurrence(x, *before, *weights)
         at.store("destination_matrices", y)
-        for index, each in enumerate(kept if self._has_memory else kept[:2]):
-            at.store(f"training state[{index}]", each, 0)
+        for index, each in enumerate(kept[: KeptBy(rows, asked.by_library).parts(form)]):
+            at.store_elements(f"training state[{index}]", each)
         self._store_states(at, asked.states, hidden, memory)
 
     def _lower_gradient(self, at: OperandContext, asked: _Asked) -> None:
         form, rows = self._form, asked.rows
+        if [run.by.by_library and run.is_whole for run in asked.runs] == [True] and asked.states < 2:
+            self._lower_library_gradient(at, asked)
+            return
         gradient = at.numbers("source_gradients")
-        kept = self._kept(at, asked)
         weights = self._parameters(at)
+        kept = self._kept(at, asked, weights)
         recurrence = RecurrenceGradient(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
         a, hidden, memory = recurrence(gradient, *kept, *self._state_values(at, has_state=asked.has_state), *weights)
         if asked.has_destinations:
             at.store("destination_gradients", SourceGradient(form.cell.gates)(a, weights[0]))
         if asked.has_weight_gradients:
-            self._store_weight_gradients(at, a, at.numbers("forward_sources"), kept)
+            self._store_weight_gradients(at, self._weight_gradients(a, at.numbers("forward_sources"), kept))
         self._store_states(at, asked.states, hidden, memory)
 
-    def _kept(self, at: OperandContext, asked: _Asked) -> list[Value | None]:
-        """What the forward encodes have kept, the rows of all steps one behind the other."""
-        parts = 4 if self._has_memory else 2
-        columns: list[list[Value]] = [[] for _ in range(parts)]
-        for run, (first, last) in enumerate(asked.records):
-            for part, column in enumerate(columns):
-                column.append(RowRange(first, last)(at.numbers(f"training state[{run * parts + part}]", 0)))
-        return [*(JoinRows()(*column) for column in columns), *[None] * (4 - parts)]
+    def _lower_library_gradient(self, at: OperandContext, asked: _Asked) -> None:
+        (run,), weights = asked.runs, self._parameters(at)
+        _, *results = _kept_by(at, 0, run, self._form)
+        dx, of_inputs, of_states, of_biases, hidden, memory = LibraryRecurrenceGradient(len(asked.rows))(
+            at.numbers("source_gradients"), at.numbers("forward_sources"), *results,
+            *self._state_values(at, has_state=asked.has_state), *weights[:3],
+        )  # fmt: skip
+        if asked.has_destinations:
+            at.store("destination_gradients", dx)
+        if asked.has_weight_gradients:
+            whole = {INPUTS: of_inputs, STATES: of_states, BIASES: of_biases}
+            self._store_weight_gradients(at, (self._part_of(whole[place.part], *place) for place in self._places))
+        self._store_states(at, asked.states, hidden, memory)
 
-    def _store_weight_gradients(self, at: OperandContext, a: Value, x: Value, kept: Sequence[Value | None]) -> None:
-        for index, found in enumerate(self._weight_gradients(a, x, kept)):
+    def _kept(self, at: OperandContext, asked: _Asked, weights: Sequence[Value | None]) -> list[Value | None]:
+        """What `RecurrenceGradient` needs, the rows of all steps one behind the other.
+
+        A library's gradient is that of all its steps: for some of them the layer runs again.
+        """
+        form, place, columns = self._form, 0, list[Sequence[Value]]()
+        parts = KeptBy((), by_library=False).parts(form)
+        for run in asked.runs:
+            kept = _kept_by(at, place, run, form)
+            place += len(kept)
+            if run.by.by_library:
+                x, _, _, _, h0, c0, *_ = kept
+                kept = Recurrence(form.cell, form.outputs, run.by.rows)(x, h0, c0, *weights)[3:]
+            columns.append([run.part(each) for each in kept[:parts]])
+        return [*(JoinRows()(*column) for column in zip(*columns, strict=True)), *[None] * (4 - parts)]
+
+    def _part_of(self, stacked: Value, part: str, gate: int) -> Value:
+        """What belongs to one gate, of all gates'."""
+        rows = 1 if part == BIASES else self._form.outputs
+        return RowRange(gate * rows, (gate + 1) * rows)(stacked)
+
+    def _store_weight_gradients(self, at: OperandContext, gradients: Iterator[Value]) -> None:
+        for index, found in enumerate(gradients):
             name = f"weight_gradients[{index}]"
             if self.accumulate_weight_gradients:
                 found = Total()(at.numbers(name, 0), found)
@@ -332,8 +396,17 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
                 assert memory is not None
                 yield (DiagonalGradient(gate, size) if is_diagonal else GateGradient(gate, 1, size))(a, memory)
             else:
-                rows = 1 if part == BIASES else size
-                yield RowRange(gate * rows, (gate + 1) * rows)(whole[part])
+                yield self._part_of(whole[part], part, gate)
+
+
+@cache
+def _argument(name: str, *, is_result: bool = False) -> Argument:
+    return Argument(name, (MPSMatrix, MatrixSequence, Kept), FLOATS, is_result=is_result)
+
+
+def _kept_by(at: OperandContext, place: int, run: _Run, form: Form) -> list[Value]:
+    """What the training states of a run keep, from the operand at this place on."""
+    return [at.elements(f"training state[{place + each}]") for each in range(run.by.parts(form))]
 
 
 def _named(argument: str, operands: Sequence[Operand]) -> list[tuple[str, Operand]]:
@@ -357,12 +430,3 @@ def _runs(states: Sequence[MPSRNNMatrixTrainingState]) -> list[tuple[Record, int
         else:
             found.append((state.record, state.step, state.step))
     return found
-
-
-def _count_reads(runs: Sequence[tuple[Record, int, int]], states: Sequence[MPSState]) -> None:
-    """Take a read of each state, and of what records keep for each of their steps, whose first the encode took."""
-    for record, first, last in runs:
-        for each in record.kept:
-            each.count_read(last - first)
-    for state in states:
-        state.count_read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -88,10 +89,10 @@ class MatrixSequence(OperandList):
 
     __slots__ = ("_matrices", "_view", "rows")
 
-    def __init__(self, matrices: Sequence[MPSMatrix], parts: Sequence[Elements]) -> None:
+    def __init__(self, matrices: Sequence[MPSMatrix], view: View[Any], rows: Sequence[int]) -> None:
         self._matrices = matrices
-        self._view = _joined(parts)
-        self.rows = tuple([part.shape.sizes[0] for part in parts])
+        self._view = view
+        self.rows = tuple(rows)
         """Of each step."""
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
@@ -102,7 +103,9 @@ class MatrixSequence(OperandList):
         return self._view
 
     def members(self, argument: str) -> Iterable[tuple[str, Operand]]:
-        """Each matrix."""
+        """Each matrix; none where all are ordinary ones, whose reads nobody counts."""
+        if {*map(type, self._matrices)} == {MPSMatrix}:
+            return ()
         return [(f"{argument}[{step}]", each) for step, each in enumerate(self._matrices)]
 
 
@@ -154,6 +157,8 @@ def matrix_sequence(
     if firsts is not None and len(firsts) != len(given):
         rule = f"must hold {len(given)} offsets, one for each of {argument}"
         raise MPSArgumentError(who, offsets_argument, rule, len(firsts))
+    if firsts is None and (even := _even(given, command_buffer, columns, rows)) is not None:
+        return even
     parts: list[Elements] = []
     for step, matrix in enumerate(given):
         name = f"{argument}[{step}]"
@@ -168,7 +173,36 @@ def matrix_sequence(
         if rows is None and parts and wanted > (most := parts[-1].shape.sizes[0]):
             raise MPSArgumentError(who, name, f"must have at most {most} rows, as many as the step before", wanted)
         parts.append(Elements(whole.buffer, whole.offset, ElementsShape((wanted, columns), kind), whole.strides[1:]))
-    return MatrixSequence(given, parts)
+    return MatrixSequence(given, _joined(parts), [part.shape.sizes[0] for part in parts])
+
+
+def _even(
+    matrices: Sequence[Any], command_buffer: CommandBuffer, columns: int, rows: Sequence[int] | None
+) -> MatrixSequence | None:
+    """The sequence of ordinary matrices that follow one another in a buffer, told in few calls for all steps.
+
+    None where they are others, or where one may have to be refused.
+    """
+    if {*map(type, matrices)} != {MPSMatrix}:
+        return None
+    first, count = matrices[0].whole(), len(matrices)
+    (number, high, wide), kind = first.shape
+    distance = high * first.strides[1] * TORCH_TYPES[kind].itemsize
+    places = [*map(_place_of, matrices)]
+    fits = number == 1 and kind in FLOATS and wide >= columns and (rows is None or [*rows] == [high] * count)
+    alike = (first.buffer, first.shape, first.strides)
+    if (
+        not fits
+        or first.buffer.device is not command_buffer.device
+        or [place[:3] for place in places] != [alike] * count
+        or [place[3] for place in places] != [first.offset + step * distance for step in range(count)]
+    ):
+        return None
+    shape = ElementsShape((count * high, columns), kind)
+    return MatrixSequence(matrices, Elements(first.buffer, first.offset, shape, first.strides[1:]), [high] * count)
+
+
+_place_of = attrgetter("_memory.buffer", "_elements", "_strides", "_offset")
 
 
 def _single(who: str, argument: str, matrix: Any, command_buffer: CommandBuffer) -> Elements:

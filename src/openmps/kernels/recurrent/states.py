@@ -7,9 +7,11 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from openmps.checks import store
 from openmps.core.image.image import MPSImage
+from openmps.core.lifetime import TemporaryCounts
 from openmps.core.numbers import integer
+from openmps.core.operand import Operand, View
 from openmps.core.state.resources import Slot
-from openmps.core.state.state import MPSState
+from openmps.core.state.state import MPSState, Saved
 from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
 from openmps.errors import MPSTypeError
 from openmps.kernels.recurrent.layer import Form
@@ -147,39 +149,99 @@ def matrix_state(
     return recurrent_state(MPSRNNRecurrentMatrixState, command_buffer, forms, new, temporary)
 
 
+class KeptShape(NamedTuple):
+    """What a plan knows of a tensor that training states keep: which one it is; `KeptBy` says what that means."""
+
+    number: int
+    stored_as: MPSDataType = MPSDataType.FLOAT32
+    number_format: None = None
+    """Its numbers are what kernels work on."""
+
+
+class KeptBy(NamedTuple):
+    """How a forward encode of a training layer went, which says what is kept."""
+
+    rows: tuple[int, ...]
+    """Of each step."""
+    by_library: bool
+    """Whether it was `LibraryRecurrence`."""
+
+    def parts(self, form: Form) -> int:
+        """How many tensors are kept.
+
+        What gates were given and h0; c0 and c1 of a long short-term memory. Of `LibraryRecurrence` its sources and all
+        its results.
+        """
+        return 8 if self.by_library else 4 if form.cell.has_memory else 2
+
+
+class Kept(Saved, View[KeptShape], Operand):
+    """One tensor that training states keep: an operand, and where it is, which is filled in when the work runs."""
+
+    __slots__ = ("shape",)
+
+    def __init__(self, shape: KeptShape) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
+        """It can be used while its training states can."""
+
+    def whole(self) -> Kept:
+        """Itself."""
+        return self
+
+    def count_read(self, amount: int = 1) -> None:
+        """Reads are those of the training states."""
+
+
 class Record:
     """What a forward encode of a training layer keeps for its gradient, the rows of all steps one behind the other."""
 
-    __slots__ = ("form", "kept", "rows")
+    __slots__ = ("__weakref__", "by", "form", "kept")
 
-    def __init__(self, form: Form, rows: tuple[int, ...], kept: Sequence[MPSMatrix]) -> None:
+    def __init__(self, form: Form, by: KeptBy) -> None:
         self.form = form
-        self.rows = rows
-        self.kept = kept
-        """What gates were given and h0; c0 and c1 of a long short-term memory."""
+        self.by = by
+        self.kept = [Kept(KeptShape(number)) for number in range(by.parts(form))]
+
+    def parts(self) -> tuple[object, ...]:
+        """All that is given back when no training state is read any more."""
+        return tuple(self.kept)
+
+    def release(self) -> None:
+        """Give it back."""
+        for each in self.kept:
+            each.content = None
 
 
 class MPSRNNMatrixTrainingState(_MadeByLayers):
-    """What one step of a training layer leaves for its gradient (MPSRNNLayer.h, macOS 10.14). Opaque."""
+    """What one step of a training layer leaves for its gradient (MPSRNNLayer.h, macOS 10.14). Opaque.
+
+    It has no resources that a program could ask for.
+    """
 
     record: Record
     """What all steps of the encode keep; for those who extend the framework."""
     step: int
     """Which of them it is."""
 
+    @property
+    def is_temporary(self) -> bool:
+        """Whether it lives on one command buffer."""
+        return self._counts is not None
+
 
 def training_states(
     command_buffer: CommandBuffer, record: Record, *, temporary: bool
 ) -> list[MPSRNNMatrixTrainingState]:
-    """The states of all steps of an encode."""
-    found: list[MPSRNNMatrixTrainingState] = []
-    new = MPSRNNMatrixTrainingState._of  # pyright: ignore[reportPrivateUsage]
-    slots = [_slot(each) for each in record.kept]
-    for step in range(len(record.rows)):
-        state = new(command_buffer, slots, temporary=temporary)
-        store(state, "record", record)
-        store(state, "step", step)
-        found.append(state)
+    """The states of all steps of an encode; what they keep goes back with the last of temporary ones."""
+    steps = len(record.by.rows)
+    counts = TemporaryCounts(command_buffer, record, steps) if temporary else None
+    common = {"_device": command_buffer.device, "_slots": (), "_counts": counts, "saved": Saved(), "record": record}
+    found = [MPSRNNMatrixTrainingState.__new__(MPSRNNMatrixTrainingState) for _ in range(steps)]
+    for step, state in enumerate(found):
+        vars(state).update(common, step=step, _members=(step,))
     return found
 
 

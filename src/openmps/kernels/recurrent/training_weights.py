@@ -71,9 +71,9 @@ class TrainedLayer(OperandKernel):
         return MPSDataType.FLOAT32 if self._form.is_float32 else MPSDataType.FLOAT16
 
     @property
-    def _places(self) -> list[Place]:
+    def _places(self) -> tuple[Place, ...]:
         """The weights that there are, in the framework's order."""
-        return sorted(self._form.places, key=lambda place: matrix_id(self._form, place))
+        return self._form.places
 
     # --- weights ------------------------------------------------------------------------------------------------------
 

@@ -100,6 +100,11 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
     runs_backward: bool = False
     keeps_all: bool = False
 
+    @property
+    def launches(self) -> int:
+        """See `Op`."""
+        return len(self.rows)
+
     def run(self, wanted: tuple[bool, ...], *operands: Tensor | None) -> tuple[Tensor | None, ...]:
         """See `Op.run`."""
         x, hidden, memory, *rest = operands
@@ -144,6 +149,11 @@ class RecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=3):
     size: int
     rows: tuple[int, ...]
     keeps_all: bool = False
+
+    @property
+    def launches(self) -> int:
+        """See `Op`."""
+        return len(self.rows)
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor | None) -> tuple[Tensor | None, ...]:
         """See `Op.run`."""

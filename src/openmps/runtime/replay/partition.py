@@ -138,7 +138,7 @@ class _Analysis:
             self._dispatches.append((work, sources))
             for output_binding in flat(work.output_bindings):
                 self._note(output_binding)
-            partition.steps += len(work.function.actions)
+            partition.steps += work.function.launches
         partition.works += 1
 
     # --- inputs -------------------------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ class SignatureReader:
         elif isinstance(work, Dispatch):
             self._take_dispatch(work)
             signature.dispatches.append(work)
-            signature.steps += len(work.function.actions)
+            signature.steps += work.function.launches
             signature.is_guarded = work.guards
         else:
             self._parts.append(keep_place)
