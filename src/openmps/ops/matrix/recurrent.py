@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from openmps.ops.matrix.fused_gru import fused_forward, fused_gradients
 from openmps.ops.matrix.recurrent_cells import Neurons, Parameters, RecurrentCell, State, forward, project
 from openmps.ops.matrix.recurrent_gradients import Steps, gradients
 from openmps.ops.matrix.recurrent_library import library_lstm
@@ -117,7 +118,8 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
                 outputs, (hidden, memory) = library
                 return outputs, hidden[None], _stacked([memory]), None, None, None, None
         gates = project(x, given, self.cell.gates)
-        run = forward(self.cell, gates, self.rows, state, given, backward=self.runs_backward)
+        how = self.cell, gates, self.rows, state, given
+        run = fused_forward(*how, backward=self.runs_backward) or forward(*how, backward=self.runs_backward)
         behind = run.behind if self.keeps_all else run.behind[-1:]
         left = [_stacked([each.hidden for each in behind]), _stacked([each.memory for each in behind])]
         if not keeps:
@@ -162,8 +164,9 @@ class RecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=3):
         assert gates is not None
         assert h0 is not None
         state = _state(hidden, memory, gradient, self.cell, self.rows[0], self.size)
-        at = Steps(gates, h0, c0, c1)
-        made, before = gradients(self.cell, gradient, self.rows, at, state, Parameters(*rest), keeps_all=self.keeps_all)
+        how = self.cell, gradient, self.rows, Steps(gates, h0, c0, c1), state, Parameters(*rest)
+        made, before = fused_gradients(*how) or gradients(*how)
+        before = before if self.keeps_all else before[:1]
         return made, _stacked([each.hidden for each in before]), _stacked([each.memory for each in before])
 
 

@@ -153,10 +153,8 @@ def gradients(
     at: Steps,
     state: State,
     given: Parameters,
-    *,
-    keeps_all: bool = False,
 ) -> tuple[Tensor, list[State]]:
-    """Of gates, for the rows of all steps, and of the state before the first step, or before each one.
+    """Of gates, for the rows of all steps, and of the state before each step.
 
     ``state`` is that of the state behind the last step.
     """
@@ -169,6 +167,5 @@ def gradients(
     for parts, factors, own in reversed([*each_step]):
         hidden, memory = state.first(own.shape[0])
         state = state.behind(steps.back(parts, own + hidden, memory, factors))
-        if keeps_all:
-            before.append(state)
-    return made, before[::-1] if keeps_all else [state]
+        before.append(state)
+    return made, before[::-1]

@@ -1,0 +1,223 @@
+"""Gated recurrent units in Triton: sigmoid gates, a candidate by the hyperbolic tangent; see `recurrent_cells`.
+
+Small layers run a whole sequence in one launch, a program a row: no row needs another one's state. Of larger ones
+products are the library's, and what is between two of them is a launch.
+"""
+# A kernel's parameters have no types in Python, and the checker must do without Triton.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
+# pyright: reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openmps.ops.triton.ahead import Launched
+
+triton: Any = import_module("triton")
+tl: Any = import_module("triton.language")
+
+MOST_AT_ONCE = 128
+"""Numbers of a state up to which a program holds the weights of states."""
+_NUMBERS = 256
+"""That a program takes of a step."""
+
+
+@triton.jit
+def _sigmoid(x):
+    e = tl.exp(-tl.abs(x))
+    return tl.where(x >= 0.0, 1.0, e) / (1.0 + e)
+
+
+@triton.jit
+def _tanh(x):
+    e = tl.exp(-2.0 * tl.abs(x))
+    result = (1.0 - e) / (1.0 + e)
+    return tl.where(x >= 0.0, result, -result)
+
+
+@triton.jit
+def _mixed(z, h, h0, IS_FLIPPED: tl.constexpr):
+    """h1."""
+    return h0 + z * (h - h0) if IS_FLIPPED else h + z * (h0 - h)
+
+
+@triton.jit
+def _slopes(z, h, h0, IS_FLIPPED: tl.constexpr):
+    """Of h1 by what z and the candidate are applied to, and by h0 beside gates."""
+    difference = h - h0 if IS_FLIPPED else h0 - h
+    through = z if IS_FLIPPED else 1.0 - z
+    return difference * z * (1.0 - z), through * (1.0 - h * h), 1.0 - through
+
+
+@Launched
+@triton.jit
+def _run(
+    gates, first, weights, hidden, steps, rows, size,
+    IS_FLIPPED: tl.constexpr, IS_BACKWARD: tl.constexpr, HELD: tl.constexpr,
+):  # fmt: skip
+    """All steps of a row: gates become their results."""
+    row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
+    is_at = at < size
+    block = weights + at[None, :] * size + term[:, None]
+    is_block = is_at[None, :] & (term < size)[:, None]
+    to_z = tl.load(block, is_block, 0.0)
+    to_r = tl.load(block + size * size, is_block, 0.0)
+    to_h = tl.load(block + 2 * size * size, is_block, 0.0)
+    state = tl.load(first + row * size + at, is_at, 0.0)
+    for index in range(steps):
+        step = steps - 1 - index if IS_BACKWARD else index
+        place = (step * rows + row).to(tl.int64)
+        mine = gates + place * 3 * size + at
+        z, r = tl.load(mine, is_at, 0.0), tl.load(mine + size, is_at, 0.0)
+        h = tl.load(mine + 2 * size, is_at, 0.0)
+        z = _sigmoid(z + tl.sum(to_z * state[:, None], 0))
+        r = _sigmoid(r + tl.sum(to_r * state[:, None], 0))
+        reset = tl.where(is_at, r * state, 0.0)
+        h = _tanh(h + tl.sum(to_h * reset[:, None], 0))
+        state = tl.where(is_at, _mixed(z, h, state, IS_FLIPPED), 0.0)
+        tl.store(mine, z, is_at)
+        tl.store(mine + size, r, is_at)
+        tl.store(mine + 2 * size, h, is_at)
+        tl.store(hidden + place * size + at, state, is_at)
+
+
+def run(gates: Tensor, first: Tensor, weights: Tensor, steps: int, *, is_flipped: bool, is_backward: bool) -> Tensor:
+    """h1 of all rows; ``gates`` become their results."""
+    rows, size = first.shape
+    hidden = torch.empty_like(gates[:, :size], memory_format=torch.contiguous_format)
+    held = max(16, triton.next_power_of_2(size))
+    _run[(rows,)](
+        gates, first, weights, hidden, steps, rows, size, is_flipped, is_backward, held, num_warps=max(4, held // 8)
+    )
+    return hidden
+
+
+@Launched
+@triton.jit
+def _back(
+    gradient, gates, before, behind, weights, made, left, steps, rows, size,
+    IS_FLIPPED: tl.constexpr, HELD: tl.constexpr,
+):  # fmt: skip
+    """All steps of a row, the last one first."""
+    row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
+    is_at = at < size
+    block = weights + term[:, None] * size + at[None, :]
+    is_block = is_at[None, :] & (term < size)[:, None]
+    of_z = tl.load(block, is_block, 0.0)
+    of_r = tl.load(block + size * size, is_block, 0.0)
+    of_h = tl.load(block + 2 * size * size, is_block, 0.0)
+    state = tl.load(behind + row * size + at, is_at, 0.0)
+    for index in range(steps):
+        place = ((steps - 1 - index) * rows + row).to(tl.int64)
+        mine = gates + place * 3 * size + at
+        z, r = tl.load(mine, is_at, 0.0), tl.load(mine + size, is_at, 0.0)
+        h = tl.load(mine + 2 * size, is_at, 0.0)
+        h0 = tl.load(before + place * size + at, is_at, 0.0)
+        own = state + tl.load(gradient + place * size + at, is_at, 0.0)
+        slope_z, slope_h, past = _slopes(z, h, h0, IS_FLIPPED)
+        az, ah = own * slope_z, own * slope_h
+        reset = tl.sum(of_h * ah[:, None], 0)
+        ar = reset * h0 * r * (1.0 - r)
+        state = own * past + reset * r + tl.sum(of_z * az[:, None] + of_r * ar[:, None], 0)
+        state = tl.where(is_at, state, 0.0)
+        into = made + place * 3 * size + at
+        tl.store(into, az, is_at)
+        tl.store(into + size, ar, is_at)
+        tl.store(into + 2 * size, ah, is_at)
+        tl.store(left + place * size + at, state, is_at)
+
+
+def back(
+    gradient: Tensor, gates: Tensor, before: Tensor, behind: Tensor, weights: Tensor, *, is_flipped: bool
+) -> tuple[Tensor, Tensor]:
+    """With respect to what gates are given, and to h0 of each step, the rows of all steps."""
+    rows, size = behind.shape
+    made, left = torch.empty_like(gates), torch.empty_like(before)
+    held = max(16, triton.next_power_of_2(size))
+    _back[(rows,)](
+        gradient, gates, before, behind, weights, made, left, len(gates) // rows, rows, size, is_flipped, held,
+        num_warps=max(4, held // 8),
+    )  # fmt: skip
+    return made, left
+
+
+@Launched
+@triton.jit
+def _reset(gates, before, reset, size, NUMBERS: tl.constexpr):
+    """``r . h0``; z and r become their results."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
+    is_at, mine = at < size, gates + row * 3 * size + at
+    r = _sigmoid(tl.load(mine + size, is_at, 0.0))
+    tl.store(mine, _sigmoid(tl.load(mine, is_at, 0.0)), is_at)
+    tl.store(mine + size, r, is_at)
+    tl.store(reset + row * size + at, r * tl.load(before + row * size + at, is_at, 0.0), is_at)
+
+
+@Launched
+@triton.jit
+def _mix(gates, before, hidden, size, IS_FLIPPED: tl.constexpr, NUMBERS: tl.constexpr):
+    """h1; the candidate becomes its result."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
+    is_at, mine = at < size, gates + row * 3 * size + at
+    h = _tanh(tl.load(mine + 2 * size, is_at, 0.0))
+    h1 = _mixed(tl.load(mine, is_at, 0.0), h, tl.load(before + row * size + at, is_at, 0.0), IS_FLIPPED)
+    tl.store(mine + 2 * size, h, is_at)
+    tl.store(hidden + row * size + at, h1, is_at)
+
+
+def _grid(rows: int, size: int) -> tuple[int, int]:
+    return rows, triton.cdiv(size, _NUMBERS)
+
+
+def step(gates: Tensor, before: Tensor, weights: Tensor, hidden: Tensor, *, is_flipped: bool) -> None:
+    """Fill h1 of a step; ``gates``, the rows of the step, become their results."""
+    rows, size = before.shape
+    grid, reset = _grid(rows, size), torch.empty_like(before)
+    gates[:, : 2 * size].addmm_(before, weights[: 2 * size].t())
+    _reset[grid](gates, before, reset, size, _NUMBERS, num_warps=4)
+    gates[:, 2 * size :].addmm_(reset, weights[2 * size :].t())
+    _mix[grid](gates, before, hidden, size, is_flipped, _NUMBERS, num_warps=4)
+
+
+@Launched
+@triton.jit
+def _back_of_mix(
+    gradient, gates, before, behind, made, left, size, IS_FLIPPED: tl.constexpr, NUMBERS: tl.constexpr
+):  # fmt: skip
+    """With respect to what z and the candidate are given; ``left`` becomes what goes to h0 beside gates."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
+    is_at, place, mine = at < size, row * size + at, row * 3 * size + at
+    z, h = tl.load(gates + mine, is_at, 0.0), tl.load(gates + mine + 2 * size, is_at, 0.0)
+    own = tl.load(gradient + place, is_at, 0.0) + tl.load(behind + place, is_at, 0.0)
+    slope_z, slope_h, past = _slopes(z, h, tl.load(before + place, is_at, 0.0), IS_FLIPPED)
+    tl.store(made + mine, own * slope_z, is_at)
+    tl.store(made + mine + 2 * size, own * slope_h, is_at)
+    tl.store(left + place, own * past, is_at)
+
+
+@Launched
+@triton.jit
+def _back_of_reset(gates, before, reset, made, left, size, NUMBERS: tl.constexpr):
+    """With respect to what r is given; added to ``left`` what goes to h0 by the candidate."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
+    is_at, place, mine = at < size, row * size + at, row * 3 * size + size + at
+    r, of_reset = tl.load(gates + mine, is_at, 0.0), tl.load(reset + place, is_at, 0.0)
+    tl.store(made + mine, of_reset * tl.load(before + place, is_at, 0.0) * r * (1.0 - r), is_at)
+    tl.store(left + place, tl.load(left + place, is_at, 0.0) + of_reset * r, is_at)
+
+
+def step_back(
+    gradient: Tensor, gates: Tensor, before: Tensor, behind: Tensor, weights: Tensor, made: Tensor, left: Tensor, *,
+    is_flipped: bool,
+) -> None:  # fmt: skip
+    """Fill the gradients of a step, its rows: see `back`."""
+    rows, size = before.shape
+    grid = _grid(rows, size)
+    _back_of_mix[grid](gradient, gates, before, behind, made, left, size, is_flipped, _NUMBERS, num_warps=4)
+    reset = made[:, 2 * size :] @ weights[2 * size :]
+    _back_of_reset[grid](gates, before, reset, made, left, size, _NUMBERS, num_warps=4)
+    left.addmm_(made[:, : 2 * size], weights[: 2 * size])
