@@ -19,8 +19,9 @@ _NEURONS = [torch.sigmoid, torch.sigmoid, torch.tanh]
 
 
 def _takes(cell: RecurrentCell, gates: Tensor, rows: Sequence[int], given: Parameters) -> bool:
-    is_plain = isinstance(cell, Gru) and cell.p == 1 and given.memories is None and given.states is not None
-    if not is_plain or gates.dim() > 2 or gates.dtype != torch.float32 or not rows[-1] or rows[0] != rows[-1]:
+    if not isinstance(cell, Gru) or cell.p != 1 or given.memories is not None or given.states is None:
+        return False
+    if gates.dim() > 2 or gates.dtype != torch.float32 or not rows[-1] or rows[0] != rows[-1]:
         return False
     return [each.applied() for each in cell.activations] == _NEURONS and triton.runs_on(gates.device)
 
