@@ -44,9 +44,9 @@ def largest(x: Tensor, *, count: int, first: int) -> tuple[Tensor, Tensor]:
     """
     if x.is_cuda or x.shape[-1] < _MANY_COLUMNS:
         return _sorted(x, count, first)
-    # Rows in which numbers alone do not tell the order, of equal ones and of those that are none, are sorted. One number
-    # more shows whether the last is the only one of its size.
-    more, places = torch.topk(x, count + 1)
+    # Rows in which numbers alone do not tell the order, of equal ones and of those that are none, are sorted. One more
+    # number shows whether the last is the only one of its size.
+    more, places = torch.topk(x, min(count + 1, x.shape[-1]))
     is_told = (more[..., 1:] < more[..., :-1]).all(-1)
     values, columns = more[..., :count], places[..., :count] + first
     if not bool(is_told.all()):
