@@ -77,7 +77,8 @@ class Chain:
         sizes = [self.shapes[node] for node in graph.interface.inputs]
         return [mps.MPSImageDescriptor(channel_format, width, height, channels) for channels, height, width in sizes]
 
-    def graph(self, channel_format: Any, *, trains: bool) -> mps.MPSNNGraph:
+    def graph(self, channel_format: Any, *, trains: bool, asks: bool = True) -> mps.MPSNNGraph:
+        """With a result, or one that trains alone."""
         result = self.result
         if trains:
             # Gradients of ones are 0 behind a normalization: nothing but rounding would be compared.
@@ -87,7 +88,7 @@ class Chain:
             _, *made = mps.MPSNNInitialGradientNode(weighted).training_graph(None) or ()
             assert made
             result = made[0].result_image
-        graph = mps.MPSNNGraph(self.bench.device, result)
+        graph = mps.MPSNNGraph(self.bench.device, result, asks)
         graph.format, graph.allow_second_moments, graph.stop_on_non_finite = channel_format, trains, False
         return graph
 
@@ -135,15 +136,19 @@ def _stays(device: mps.MTLDevice) -> mps.MPSNNOptimizer:
 class Layers:
     """Nodes with data sources of their own, over images of four channels."""
 
+    optimizer: Callable[[mps.MTLDevice], mps.MPSNNOptimizer] = staticmethod(_stays)
+
     def __init__(self) -> None:
         self._rng = np.random.default_rng(2)
+        self.sources: list[mps.TrainableConvolutionDataSource] = []
         self.image = mps.MPSNNImageNode()
 
     def convolution(self, x: Any, size: int = 3, outputs: int = CHANNELS) -> Any:
         descriptor = mps.MPSCNNConvolutionDescriptor(size, size, CHANNELS, outputs)
         weights = self._rng.normal(0, 0.3, descriptor.weight_shape())
         biases = self._rng.normal(0, 0.3, outputs)
-        source = mps.TrainableConvolutionDataSource(descriptor, weights, biases, optimizer=_stays)
+        source = mps.TrainableConvolutionDataSource(descriptor, weights, biases, optimizer=self.optimizer)
+        self.sources.append(source)
         return mps.MPSCNNConvolutionNode(x, source).result_image
 
     def connected(self, x: Any) -> Any:
@@ -180,8 +185,8 @@ class Network(Chain):
     """What a function makes of layers."""
 
     def __init__(self, bench: Bench, make: Callable[[Layers], Any]) -> None:
-        self.bench, layers = bench, Layers()
-        self.result = make(layers)
+        self.bench, self.layers = bench, Layers()
+        self.result = make(self.layers)
         self.shapes = defaultdict(lambda: (CHANNELS, SIDE, SIDE))
 
 
@@ -192,6 +197,8 @@ class Example(NamedTuple):
     place: Place = Place.CPU
     trains: bool = False
     channel_format: Any = FLOAT32
+    asks: bool = True
+    """Whether a result is asked for; else parameters are compared."""
 
 
 def _elu(layers: Layers, a: float) -> Any:
@@ -231,6 +238,9 @@ EXAMPLES: dict[str, Example] = {
     "pooling before ReLU": Example(lambda it: it.pooled(it.relu(it.image))),
     "pooled convolution": Example(lambda it: it.pooled(it.relu(it.convolution(it.image))), Place.TRITON),
     "layer end": Example(lambda it: it.relu(it.pooled(it.convolution(it.image))), Place.TRITON, trains=True),
+    "weights of a layer end": Example(
+        lambda it: it.relu(it.pooled(it.convolution(it.image))), Place.TRITON, trains=True, asks=False
+    ),
     "wide products": Example(lambda it: it.connected(it.image), Place.TRITON, channel_format=FLOAT16),
 }
 
@@ -241,8 +251,11 @@ def test_each_rule_does_something_and_gives_the_same(rule: str, monkeypatch: pyt
     monkeypatch.setattr(compiler, "place_of", lambda device: example.place)
     monkeypatch.setattr(compiler, "_PIXELS", 0)
     monkeypatch.setattr(compiler, "_MADE", 0)
-    network = Network(Bench.on(torch.device("cpu")), example.make)
-    found = _try(network, example.channel_format, trains=example.trains)
+    if example.asks:
+        network = Network(Bench.on(torch.device("cpu")), example.make)
+        found = _try(network, example.channel_format, trains=example.trains)
+    else:
+        found = _try_parameters(example, monkeypatch)
     assert rule in {each.rule for each in found if each.fired}
 
 
@@ -326,6 +339,26 @@ def _try(chain: Any, channel_format: Any, *, trains: bool) -> list[Claim]:
         finite = np.abs(apart[np.isfinite(apart)])
         scale = float(finite.max()) if finite.size else 1.0
         np.testing.assert_allclose(fused, apart, rtol=ROUNDING[channel_format], atol=ROUNDING[channel_format] * scale)
+    return found
+
+
+def _try_parameters(example: Example, taken: pytest.MonkeyPatch) -> list[Claim]:
+    """Compare the parameters that a step of a network gives fused and unfused; what the rules have claimed."""
+    taken.setattr(Layers, "optimizer", lambda _, device: mps.MPSNNOptimizerStochasticGradientDescent(device, 0.5))
+    found, networks = list[Claim](), [Network(Bench.on(torch.device("cpu")), example.make) for _ in range(2)]
+    for network, fuses in zip(networks, (True, False), strict=True):
+        graph = network.graph(example.channel_format, trains=True, asks=False)
+        graph.allow_fusion = fuses
+        if not fuses:
+            function = _program(network, graph, example.channel_format).function
+            found = [*claims(function, Situation(example.place, IMAGES))]
+        command_buffer = network.bench.command_buffer()
+        graph.encode_batch(command_buffer, _sources(network, graph, example.channel_format))
+        finish(command_buffer)
+    fused, apart = ([each.arrays() for each in network.layers.sources] for network in networks)
+    for one, other in zip(fused, apart, strict=True):
+        for name, expected in other.items():
+            np.testing.assert_allclose(one[name], expected, rtol=0.0, atol=ROUNDING[example.channel_format])
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from openmps.ops.convolution.convolution import Convolution, FullyConnected
+from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient, FullyConnected
 from openmps.ops.convolution.fused_convolution import GATES, FusedConvolution
 from openmps.ops.elements import Load
 from openmps.ops.layout.concatenation import Concatenate
@@ -18,6 +18,7 @@ from openmps.ops.normalization.projected_neuron import ProjectedNeuron
 from openmps.ops.normalization.stored_normalization import StoredNormalization
 from openmps.ops.op import Kind, Role
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, CombinationGradient
+from openmps.ops.pointwise.layer_end import LayerEndGradient
 from openmps.ops.pointwise.neuron import Neuron
 from openmps.ops.pooling.pooling import AveragePoolingGradient, MaxPooling
 from openmps.ops.rewrite.data_flow import LOAD_HALF, STORE_HALF
@@ -67,6 +68,8 @@ FULLY_CONNECTED = Term(Kind.CONTRACTION, (FullyConnected,))
 MAX_POOLING = Term(Kind.WINDOW, (MaxPooling,))
 AVERAGE_POOLING_GRADIENT = Term(Kind.WINDOW, (AveragePoolingGradient,))
 PASSED_SUMS = Term(Kind.REDUCTION, (PassedSums,))
+LAYER_END_GRADIENT = Term(Kind.WINDOW, (LayerEndGradient,))
+EXACT_GRADIENT = Term(Kind.CONTRACTION_GRADIENT, (ConvolutionGradient,), {"groups": {1}, "allow_tf32": {False}})
 CONCATENATION = Term(Kind.STORAGE, (Concatenate,))
 LOAD = Term(Kind.STORAGE, (Load,))
 LOADED_HALF = Term(Kind.STORAGE, (Load,), _HALF)
@@ -232,6 +235,15 @@ RULES: tuple[Rule, ...] = (
         layer_end.layer_end,
         "a `LayerEnd` that adds biases, pools, rectifies and drops out, as far as there is any, and its gradient",
         "biases, pooling, ReLU, dropout, and their gradients with the sums for the biases",
+        _TRITON,
+    ),
+    Rule(
+        "weights of a layer end",
+        ((LAYER_END_GRADIENT, EXACT_GRADIENT),),
+        f"windows that pool; nobody reads a gradient of the source, nor sums for biases but the first's; {_ALONE}",
+        layer_end.weights_of_layer_end,
+        "a `LayerEndWeightsGradient`",
+        "the two",
         _TRITON,
     ),
     Rule(

@@ -1,4 +1,7 @@
-"""`openmps.ops.pointwise.layer_end` in Triton: one pass over memory each, and sums of the gradient in a fixed order."""
+"""`openmps.ops.pointwise.layer_end` in Triton: one pass over memory each, and sums of the gradient in a fixed order.
+
+Products with float32 numbers of a source are made as three of TF32, and summed in float32.
+"""
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
 # pyright: reportUntypedFunctionDecorator=false
@@ -6,6 +9,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -24,6 +28,8 @@ _NUMBERS, _CHANNELS = 1024, 64
 """Numbers of a tile, and channels of it at most."""
 _MOST_SUMS = 264
 """Programs that sum a channel, at most: two for each multiprocessor of an H200."""
+_PLACES, _PROGRAMS = 64, 245
+"""Places of windows of a program at a time, and programs at most, for weights: what was fastest on an H200."""
 
 
 @Launched
@@ -114,6 +120,45 @@ def _layer_end_gradient(
         tl.store(parts + part.to(tl.int64) * channels + at, tl.sum(total, 0), at < channels)
 
 
+@Launched
+@triton.jit
+def _weights_gradient(
+    gradient, taps, x, parts, pixels, channels, inputs, result_rows, result_columns, rows, columns, pitch,
+    pitch_of_taps, pitch_of_x, first_y, first_x, step_y, step_x, tap_y, tap_x, pool_y, pool_x, pool_step_y, pool_step_x,
+    share, FACTORS: tl.constexpr, TAPS_X: tl.constexpr, TAPS: tl.constexpr, ACROSS: tl.constexpr, DROPS: tl.constexpr,
+    PLACES: tl.constexpr, OUTPUTS: tl.constexpr, HELD: tl.constexpr,
+):  # fmt: skip
+    """All output channels by all numbers of a window, and the sums of the channels, over some places of pooled windows.
+
+    A place holds its part of a pooled number: that number where the taps say so, else 0.
+    """
+    part, programs = tl.program_id(0), tl.num_programs(0)
+    q, f, k = tl.arange(0, OUTPUTS), tl.arange(0, HELD), tl.arange(0, PLACES)
+    tap, c, is_output = f // inputs, f % inputs, (q < channels)[None, :]
+    down, right = tap // TAPS_X * tap_y + first_y, tap % TAPS_X * tap_x + first_x
+    total, sums = tl.zeros([OUTPUTS, HELD], tl.float32), tl.zeros([OUTPUTS], tl.float32)
+    for tile in range(part, tl.cdiv(pixels * TAPS, PLACES), programs):
+        p, place = (tile * PLACES + k) // TAPS, (tile * PLACES + k) % TAPS
+        column, row, image = p % result_columns, p // result_columns % result_rows, p // (result_columns * result_rows)
+        there = (p < pixels)[:, None]
+        chosen = tl.load(taps + p[:, None] * pitch_of_taps + q[None, :], there & is_output, -1).to(tl.int32)
+        flow = tl.load(gradient + p[:, None] * pitch + q[None, :], there & is_output, 0.0).to(tl.float32)
+        if DROPS:
+            flow = tl.div_rn(flow, tl.zeros([PLACES, OUTPUTS], tl.float32) + share)
+        flow = tl.where(chosen == place[:, None], flow, 0.0).to(gradient.dtype.element_ty).to(tl.float32)
+        v = (row * pool_step_y + pool_y + place // ACROSS) * step_y
+        u = (column * pool_step_x + pool_x + place % ACROSS) * step_x
+        y, z = v[:, None] + down[None, :], u[:, None] + right[None, :]
+        inside = there & (y >= 0) & (y < rows) & (z >= 0) & (z < columns) & (f < FACTORS)[None, :]
+        at = ((image[:, None] * rows + y) * columns + z) * pitch_of_x + c[None, :]
+        total = tl.dot(tl.trans(flow), tl.load(x + at, inside, 0.0).to(tl.float32), total, input_precision="tf32x3")
+        sums += tl.sum(flow, 0)
+    first = parts + part * channels * (FACTORS + 1)
+    is_sum = (q < channels)[:, None] & (f < FACTORS)[None, :]
+    tl.store(first + q[:, None] * FACTORS + f[None, :], total, is_sum)
+    tl.store(first + channels * FACTORS + q, sums, q < channels)
+
+
 _PIXEL = Window(Axis(1, 1), Axis(1, 1))
 """Windows of a pixel each, whatever the size of the image."""
 
@@ -163,6 +208,30 @@ def layer_end_gradient(
         *_places(window), keep_probability != 1.0, with_sums, held, at_once, num_warps=4,
     )  # fmt: skip
     return dx, sum_of_parts(parts) if with_sums else None
+
+
+def layer_end_weights_gradient(
+    operands: tuple[Tensor, Tensor, Tensor], pitches: Sequence[int | None], shape: torch.Size, window: Window,
+    pool: Window, keep_probability: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradients for weights OHWI of a shape and for biases, float32, by gradient, taps and source.
+
+    All have their channels side by side, as many numbers from one pixel to the next as the pitches say.
+    """
+    gradient, _, x = operands
+    (images, channels, rows, columns), taps, factors = gradient.shape, pool.y.size * pool.x.size, shape[1:].numel()
+    pixels = images * rows * columns
+    programs = min(_PROGRAMS, triton.cdiv(pixels * taps, _PLACES))
+    parts = torch.empty((programs, channels * (factors + 1)), dtype=torch.float32, device=x.device)
+    held, outputs = (max(16, triton.next_power_of_2(count)) for count in (factors, channels))
+    _weights_gradient[(programs,)](
+        *operands, parts, pixels, channels, x.shape[1], rows, columns, *window.source, *pitches, window.y.first,
+        window.x.first, *window.stride, *window.dilation, pool.y.first, pool.x.first, *pool.stride,
+        float(keep_probability), factors, shape[2], taps, pool.x.size, keep_probability != 1.0, _PLACES,
+        outputs, held, num_warps=2, num_stages=1,
+    )  # fmt: skip
+    weights, biases = sum_of_parts(parts).split((channels * factors, channels))
+    return weights.view(shape), biases
 
 
 def _places(window: Window | None) -> tuple[int, ...]:

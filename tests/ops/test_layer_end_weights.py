@@ -1,0 +1,90 @@
+"""The weights' gradient of a first convolution straight from the pooled gradient, against loops in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from interpreter import triton_place
+from openmps.ops import triton
+from openmps.ops.geometry import Axis, Window
+from openmps.ops.pointwise.layer_end import LayerEndGradient, LayerEndWeightsGradient, can_sum
+from openmps.types import MPSImageEdgeMode
+
+HALF, FLOAT, ZERO = torch.float16, torch.float32, MPSImageEdgeMode.ZERO
+PLAIN = Window(x=Axis(8, 8, 5), y=Axis(6, 6, 3)), Window(x=Axis(8, 4, 2, 2, 1, 1), y=Axis(6, 3, 2, 2, 1, 1))
+GAPS = (
+    Window(x=Axis(15, 7, 3, 2, 1, 1), y=Axis(14, 8, 2, 1, 3, -1)),
+    Window(x=Axis(7, 2, 2, 3, 1, 2), y=Axis(8, 2, 3, 4, 1, 2)),
+)
+CASES = [
+    # convolution and pooling, types of gradient and source, outputs and inputs, what a dropout keeps, gaps
+    (PLAIN, FLOAT, FLOAT, (20, 1), 1.0, 0),
+    (PLAIN, HALF, FLOAT, (32, 1), 0.5, 3),
+    (GAPS, HALF, HALF, (3, 4), 0.75, 2),
+    (GAPS, FLOAT, HALF, (17, 3), 1.0, 1),
+]
+
+
+@pytest.fixture(params=["slow", "in Triton"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where the operation runs: as the two one after the other, or in Triton."""
+    if request.param == "slow":
+        monkeypatch.setattr(triton, "runs_on", lambda device: False)
+        return torch.device("cpu")
+    return triton_place(monkeypatch)
+
+
+def expected(gradient: Tensor, taps: Tensor, x: Tensor, shape, windows: tuple[Window, Window], keeps: float):
+    """The two gradients, number by number."""
+    (window, pool), weights, biases = windows, np.zeros(shape), np.zeros(shape[0])
+    flows, chosen, source = (
+        (each.double() if each is not taps else each).cpu().numpy() for each in (gradient, taps, x)
+    )
+    for (n, q, i, j), tap in np.ndenumerate(chosen):
+        if tap < 0:
+            continue
+        flow = flows[n, q, i, j]
+        if keeps != 1.0:
+            flow = float((gradient[n, q, i, j].float() / keeps).to(gradient.dtype))
+        row = pool.y.first + i * pool.y.stride + tap // pool.x.size
+        column = pool.x.first + j * pool.x.stride + tap % pool.x.size
+        biases[q] += flow
+        for a, v in enumerate(window.y.taps(row)):
+            for b, u in enumerate(window.x.taps(column)):
+                if 0 <= v < window.y.source and 0 <= u < window.x.source:
+                    weights[q, a, b] += flow * source[n, :, v, u]
+    return weights, biases
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradients_are_those_of_float64(case, place: torch.device) -> None:
+    windows, kind, kind_of_x, (outputs, inputs), keeps, gaps = case
+    generator, (window, pool) = torch.Generator().manual_seed(outputs), windows
+
+    def image(channels: int, size: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        wide = torch.randn((2, *size, channels + gaps), generator=generator).to(place, dtype)
+        return wide.permute(0, 3, 1, 2)[:, :channels]
+
+    gradient, x = image(outputs, pool.result, kind), image(inputs, window.source, kind_of_x)
+    taps = torch.randint(-1, pool.y.size * pool.x.size, (2, *pool.result, outputs + gaps), generator=generator)
+    taps = taps.to(place, torch.int8).permute(0, 3, 1, 2)[:, :outputs]
+    weights = torch.zeros((outputs, *window.size, inputs), device=place)
+    operation = LayerEndWeightsGradient(window, ZERO, LayerEndGradient(pool, keeps))
+    found = operation.run((True, True), gradient, taps, x, weights)
+    for one, other in zip(found, expected(gradient, taps, x, weights.shape, windows, keeps), strict=True):
+        assert one is not None
+        assert one.dtype is FLOAT
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one.cpu().numpy(), other, rtol=0.0, atol=5e-7 * np.abs(other).max())
+
+
+def test_what_the_kernel_is_for() -> None:
+    assert can_sum(PLAIN[0], ZERO, (64, 5, 3, 4))
+    assert not can_sum(PLAIN[0], ZERO, (65, 5, 3, 1))
+    assert not can_sum(PLAIN[0], ZERO, (16, 5, 3, 5))
+    assert not can_sum(PLAIN[0], MPSImageEdgeMode.CLAMP, (16, 3, 5, 1))
+    inside = Window(x=Axis(8, 6, 3, 1, 1, 1), y=Axis(6, 6))
+    assert can_sum(inside, MPSImageEdgeMode.CLAMP, (16, 1, 3, 1))
