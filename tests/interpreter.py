@@ -133,7 +133,25 @@ def _notice_overflow_in_numpy() -> None:
     interpreter.interpreter_semantic.binary_op_sanitize_overflow_impl = notice
 
 
+def _multiply_bfloat16() -> None:
+    """Have the interpreter multiply bfloat16 numbers, which it holds as their bits, not those bits."""
+    interpreter: Any = import_module("triton.runtime.interpreter")
+    language: Any = import_module("triton.language")
+    given = interpreter.InterpreterBuilder.create_dot
+
+    def widened(factor: Any) -> Any:
+        if factor.dtype.scalar != language.bfloat16:
+            return factor
+        return interpreter.TensorHandle((factor.data.astype(np.uint32) << 16).view(np.float32), language.float32)
+
+    def dot(self: Any, left: Any, right: Any, *more: Any) -> Any:
+        return given(self, widened(left), widened(right), *more)
+
+    interpreter.InterpreterBuilder.create_dot = dot
+
+
 if HAS_TRITON and IS_INTERPRETED:
+    _multiply_bfloat16()
     _release = tuple(map(int, version("triton").split(".")[:2]))
     if _release < (3, 7):
         _count_loops()

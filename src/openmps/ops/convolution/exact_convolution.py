@@ -1,5 +1,7 @@
 """Convolutions over float32 images where Triton runs: products of three TF32 ones, as exact as multiplications.
 
+Of few small images, products of six bfloat16 ones, whose factors are made once.
+
 A GPU's library multiplies and adds one by one, unless it may round factors.
 """
 
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops import triton
+from openmps.ops.convolution.small_gradients import is_small
 from openmps.ops.geometry import Window
 from openmps.types import MPSImageEdgeMode
 
@@ -26,6 +29,10 @@ def exact_convolution(
     is_plain = x.is_contiguous(memory_format=torch.channels_last) and weights.is_contiguous()
     if not fits or not is_plain or not triton.runs_on(x.device):
         return None
+    if is_small(len(x), weights, window, edge_mode):
+        from openmps.ops.triton.convolution import split_operands as split
+
+        return split.convolution(split.Operand.image(x, x.shape[1]), weights, biases, window)
     from openmps.ops.triton.convolution.fused_convolution import contraction
 
     clamps = edge_mode == MPSImageEdgeMode.CLAMP

@@ -1,8 +1,7 @@
 """The gradients of a convolution of few small images in Triton: windows and weights are read where they lie.
 
-Operands are float16, or float32, or a float32 gradient and float16 numbers that it is multiplied with. Products of two
-float32 numbers are made as three of TF32; of a float32 and a float16 number, which TF32 holds, as two. Sums are
-float32.
+Operands are float16, or a float32 gradient and float16 numbers that it is multiplied with: products of such, which TF32
+holds, are made as two of TF32. Sums are float32. Of float32 operands alone see `split_operands`.
 """
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
@@ -29,7 +28,7 @@ _PROGRAMS = 264
 
 @triton.jit
 def _added(total, left, right, IS_MIXED: tl.constexpr):
-    """``total + left @ right``: of two numbers of a type, or of float32 and float16."""
+    """``total + left @ right``: of float16, or of float32 and float16."""
     if IS_MIXED:
         # TF32 has the first 11 digits of a number, the next 11 are the rest: half of the 13th is added to round. Sums
         # begin anew for each tile, since the units that multiply cut off what does not fit beside a long one.
@@ -38,7 +37,7 @@ def _added(total, left, right, IS_MIXED: tl.constexpr):
         rest = left - high
         rest, right = tl.where(rest == rest, rest, 0.0), right.to(tl.float32)
         return total + tl.dot(high, right, tl.dot(rest, right, input_precision="tf32"), input_precision="tf32")
-    return tl.dot(left, right, total, input_precision="tf32x3")
+    return tl.dot(left, right, total)
 
 
 @Launched
