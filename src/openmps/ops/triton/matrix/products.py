@@ -29,7 +29,7 @@ _PROGRAMS = 264
 @triton.jit
 def _product(
     left, right, parts, rows, columns, terms, each, row_of_left, term_of_left, term_of_right, column_of_right,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
+    row_of_parts, column_of_parts, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
 ):  # fmt: skip
     """Some rows and columns of a product, summed over a program's terms."""
     across = tl.cdiv(columns, COLUMNS)
@@ -46,20 +46,27 @@ def _product(
         factor = tl.load(a, is_row[:, None] & is_term[None, :], 0.0)
         other = tl.load(b, is_term[:, None] & is_column[None, :], 0.0)
         total = tl.dot(factor, other, total, input_precision="tf32x3")
-    place = (part * rows + row).to(tl.int64)[:, None] * columns + column[None, :]
-    tl.store(parts + place, total, is_row[:, None] & is_column[None, :])
+    place = row.to(tl.int64)[:, None] * row_of_parts + column.to(tl.int64)[None, :] * column_of_parts
+    tl.store(parts + part.to(tl.int64) * rows * columns + place, total, is_row[:, None] & is_column[None, :])
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right`` of float32, contiguous, whatever the strides."""
+    """``left @ right`` of float32, contiguous, whatever the strides.
+
+    Few rows by many columns are multiplied as columns by rows: those who read the larger factor split it in registers.
+    """
     (rows, terms), columns = left.shape, right.shape[1]
-    blocks = triton.cdiv(rows, _ROWS) * triton.cdiv(columns, _COLUMNS)
+    shape, apart, across = (rows, columns), (columns, 1), _COLUMNS
+    if rows <= _ROWS < columns:
+        left, right, rows, columns = right.t(), left.t(), columns, rows
+        apart, across = (1, rows), 2 * _COLUMNS if columns > _COLUMNS else _COLUMNS
+    blocks = triton.cdiv(rows, _ROWS) * triton.cdiv(columns, across)
     split = max(1, min(_PROGRAMS // blocks, terms // 128))
     each = triton.cdiv(triton.cdiv(terms, split), _TERMS) * _TERMS
     split = triton.cdiv(terms, each)
-    parts = torch.empty((split, rows, columns), dtype=torch.float32, device=left.device)
+    parts = torch.empty((split, *shape), dtype=torch.float32, device=left.device)
     _product[(blocks, split)](
-        left, right, parts, rows, columns, terms, each, *left.stride(), *right.stride(), _ROWS, _COLUMNS, _TERMS,
+        left, right, parts, rows, columns, terms, each, *left.stride(), *right.stride(), *apart, _ROWS, across, _TERMS,
         num_warps=4, num_stages=4,
     )  # fmt: skip
     return sum_of_parts(parts)
