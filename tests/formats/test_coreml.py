@@ -69,6 +69,9 @@ POINTWISE: list[tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = [
         _planes(POSITIVE) + 0.01).sqrt()),
     (op("instance_norm", "instance", SHAPE, gamma=ROW, beta=POSITIVE, epsilon=0.01), lambda x: F.instance_norm(
         x, weight=torch.from_numpy(ROW), bias=torch.from_numpy(POSITIVE), eps=0.01)),
+    (op("layer_norm", "layer", SHAPE, axes=[1], gamma=ROW, beta=POSITIVE, epsilon=0.01), lambda x: F.layer_norm(
+        x.movedim(1, 3), [4], torch.from_numpy(ROW), torch.from_numpy(POSITIVE), 0.01).movedim(3, 1)),
+    (op("layer_norm", "layer of images", SHAPE, axes=[-3, -2, -1]), lambda x: F.layer_norm(x, [4, 6, 6])),
     (op("local_response_norm", "response", SHAPE, size=3, alpha=0.2, beta=0.6, k=2.0), lambda x: F.local_response_norm(
         x, 3, 0.2, 0.6, 2.0)),
 ]  # fmt: skip

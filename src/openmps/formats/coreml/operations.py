@@ -139,6 +139,23 @@ def _instance(operation: Any) -> None:
     operation.becomes("InstanceNormalization", inputs, epsilon=operation.decimal("epsilon", 1e-5))
 
 
+def _layer_normalization(operation: Any) -> None:
+    """``gamma (x - m) / √(v + ε) + beta``, m and v the mean and variance over some axes."""
+    rank, step = operation.rank, operation.draft.step
+    axes = [axis % rank for axis in operation.integers("axes", list(range(rank)))]
+    mean = step("ReduceMean", [operation.name()], axes=axes, keepdims=1)
+    centred = step("Sub", [operation.name(), mean])
+    variance = step("ReduceMean", [step("Mul", [centred, centred])], axes=axes, keepdims=1)
+    found = [centred, step("Sqrt", [step("Add", [variance, operation.decimal("epsilon", 1e-5)])])]
+    operator = "Div"
+    for name, then in (("gamma", "Mul"), ("beta", "Add")):
+        if operation.given(name):
+            row, lengths = operation.array(name), iter(operation.array(name).shape)
+            row = row.reshape([next(lengths) if axis in axes else 1 for axis in range(rank)])
+            found, operator = [step(operator, found), row], then
+    operation.becomes(operator, found)
+
+
 def _local_response(operation: Any) -> None:
     numbers = {"alpha": ("alpha", 1e-4), "beta": ("beta", 0.75), "bias": ("k", 1.0)}
     found = {ours: operation.decimal(*theirs) for ours, theirs in numbers.items()}
@@ -333,6 +350,7 @@ OPERATIONS: Mapping[str, Write] = {
     "matmul": _product,
     "batch_norm": _normalization,
     "instance_norm": _instance,
+    "layer_norm": _layer_normalization,
     "local_response_norm": _local_response,
     "reduce_mean": _reduction("ReduceMean"),
     "reduce_sum": _reduction("ReduceSum"),
