@@ -1,6 +1,7 @@
 """Filters of pictures beside OpenCV, on the cases that the benchmark measures, where OpenCV is installed.
 
-Known differences: OpenCV rounds bytes in fixed point, continues pictures by their mirror image unless told otherwise,
+Many filters are OpenCV's own functions then, but with other steps or borders than the calls here. Known differences:
+OpenCV rounds bytes in fixed point, continues pictures by their mirror image unless told otherwise,
 and its Canny finds directions in whole numbers. Borders are the same in these cases; the rest `Case.apart` allows.
 """
 
@@ -26,7 +27,7 @@ CPU = mps.mtl_device("cpu")
 
 @pytest.fixture(scope="module")
 def cv2() -> Any:
-    return pytest.importorskip("cv2", reason="OpenCV, of the extra 'bench', is not installed")
+    return pytest.importorskip("cv2", reason="OpenCV, of the extra 'filters', is not installed")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.apart < math.inf], ids=lambda case: case.name)

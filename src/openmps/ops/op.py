@@ -294,13 +294,13 @@ class Function:
     __slots__ = (
         "_overwritten",
         "actions",
-        "by_rows",
         "equations",
         "fused",
         "input_values",
         "inputs",
         "launches",
         "may_share",
+        "on_cpu",
         "origin",
         "output_values",
         "outputs",
@@ -330,8 +330,11 @@ class Function:
         self.may_share = _sharing(self.equations, self.input_values, output_values)
         """Of each output, whether it may share memory with an input or with another output."""
         self._overwritten: list[int] | None = None
-        self.by_rows: Callable[[list[Any]], list[Any]] | None = None
-        """Another way to `run`, on the CPU: the same numbers, some rows at a time. None where there is none."""
+        self.on_cpu: Callable[[list[Any], Tensor | None], list[Any] | None] | None = None
+        """Another way to `run` on the CPU, of a function with one output: gets memory for it, too, or None.
+
+        Gives None in the place of what it wrote to that memory, and None alone where it does not run.
+        """
         self.fused: tuple[str, ...] = ()
         """What runs as a part of something else, by name; whoever made the equations so says it."""
         self.origin: Callable[[], object] | None = None
@@ -381,10 +384,15 @@ class Function:
         """The names of the operations of all equations, in order."""
         return tuple(type(action.op).__name__ for action in self.actions)
 
-    def run(self, values: list[Any]) -> list[Any]:
-        """Run every equation. ``values`` are those of the inputs, in order; returns the outputs'."""
-        if self.by_rows is not None and values[0].device.type == "cpu":
-            return self.by_rows(values)
+    def run(self, values: list[Any], room: Tensor | None = None) -> list[Any]:
+        """Run every equation. ``values`` are those of the inputs, in order; returns the outputs'.
+
+        ``room`` is memory that a form on the CPU may write its output to; that is None then.
+        """
+        if self.on_cpu is not None and values[0].device.type == "cpu":
+            made = self.on_cpu(values, room)
+            if made is not None:
+                return made
         given, values = values, [None] * self.value_count
         for index, value in zip(self.input_values, given, strict=True):
             values[index] = value

@@ -62,6 +62,10 @@ class Binding(ABC):
         """Of an output: keep the value; ``is_shared`` says that its memory may be somebody else's too."""
         raise TypeError(f"{type(self).__name__} is not an output")
 
+    def room(self) -> Tensor | None:
+        """Of an output: the memory where its elements go, if it is there."""
+        return None
+
     # --- for replays -------------------------------------------------------------------------------------------------
 
     def identity(self) -> Identity | None:

@@ -44,6 +44,13 @@ class Pixels(_PixelsFields, MemoryBinding):
         if value is not None:
             self.stack.write(value, self.target, is_shared=is_shared)
 
+    def room(self) -> Tensor | None:
+        """The elements of images that lie together, if there are any yet."""
+        parts, target = self.stack.parts, self.target
+        if len(parts) != 1 or not parts[0].block.is_allocated:
+            return None
+        return target.of(parts[0].tensor())
+
     def regions(self) -> list[Region]:
         """The images, whatever part of them is written."""
         return self.stack.regions()

@@ -345,6 +345,11 @@ class Target(NamedTuple):
         """Whether nothing of an image of this shape is left out."""
         return (self.width, self.height, self.channels) == (extent.width, extent.height, extent.channels)
 
+    def of(self, room: Tensor) -> Tensor:
+        """This part of the elements of the destination."""
+        channels = slice(self.channel, self.channel + self.channels)
+        return room[:, channels, self.y : self.y + self.height, self.x : self.x + self.width]
+
 
 class Stack(View[Shape]):
     """The images that one encode reads or writes, seen as one ``[n, C, H, W]`` tensor.
@@ -451,7 +456,7 @@ class Stack(View[Shape]):
             else:
                 room = part.tensor()
                 is_same = is_shared and piece.untyped_storage().data_ptr() == room.untyped_storage().data_ptr()
-                _paste(room, piece.clone() if is_same else piece, target)  # a part may be moved within an image
+                target.of(room).copy_(piece.clone() if is_same else piece)  # a part may be moved within an image
 
     def take(self, value: Tensor | None, *, is_shared: bool) -> None:
         """Store the elements of all images; nothing where nothing was computed."""
@@ -467,12 +472,6 @@ class Stack(View[Shape]):
             if mine is not theirs and not (mine.is_shared and theirs.is_shared):
                 return False
         return any(mine.overlaps(theirs) for mine in self.parts for theirs in other.parts)
-
-
-def _paste(room: Tensor, stored: Tensor, target: Target) -> None:
-    channels = slice(target.channel, target.channel + target.channels)
-    rows, columns = slice(target.y, target.y + target.height), slice(target.x, target.x + target.width)
-    room[:, channels, rows, columns].copy_(stored)
 
 
 def gather(parts: Sequence[Tensor]) -> Tensor:

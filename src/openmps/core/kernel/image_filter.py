@@ -20,7 +20,7 @@ from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.planning import PlannedKernel
-from openmps.core.kernel.row_bands import row_bands
+from openmps.core.kernel.row_bands import RowBands, row_bands
 from openmps.core.kernel.unary import OneSource
 from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -56,17 +56,22 @@ class ImageFilter(ImageKernel):
     """Whether rows of a result follow from the rows of the sources that their windows read, and from nothing else."""
 
     def _planned(self, sources: tuple[Shape, ...], destination: Shape | None, given: Any, *, is_batch: bool) -> Plan:
+        from openmps.core.kernel.cpu_forms import CpuForms, form_by_library  # loaded where filters run, only
+
         plan = super()._planned(sources, destination, given, is_batch=is_batch)
-        if self._is_by_rows:
-
-            def lower(records: tuple[SourceRecord, ...], target: Target, shapes: tuple[Shape, ...]) -> Function:
-                at = self._context(records, target, given, shapes, destination)
-                return at.finish(self._lower(at, *at.images))
-
-            at = self._context(plan.record.sources, plan.record.target, given, sources, destination)
-            bands = row_bands(plan.function, plan.record, sources, lower, 4 if at.as_stored else 1)
-            plan.function.by_rows = None if bands is None else bands.run
+        by_library = form_by_library(plan.function, plan.record, sources, destination)
+        bands = self._bands(plan, sources, destination, given) if self._is_by_rows else None
+        if by_library is not None or bands is not None:
+            plan.function.on_cpu = CpuForms(by_library, bands).run
         return plan
+
+    def _bands(self, plan: Plan, sources: tuple[Shape, ...], destination: Shape | None, given: Any) -> RowBands | None:
+        def lower(records: tuple[SourceRecord, ...], target: Target, shapes: tuple[Shape, ...]) -> Function:
+            at = self._context(records, target, given, shapes, destination)
+            return at.finish(self._lower(at, *at.images))
+
+        at = self._context(plan.record.sources, plan.record.target, given, sources, destination)
+        return row_bands(plan.function, plan.record, sources, lower, 4 if at.as_stored else 1)
 
     def _context(
         self,

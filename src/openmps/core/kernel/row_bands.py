@@ -39,9 +39,9 @@ class RowBands:
         self._bands = tuple(bands)
         self._height = bands[-1].rows.stop
 
-    def run(self, values: list[Any]) -> list[Any]:
-        """As `Function.run`, of values on the CPU."""
-        whole: Tensor | None = None
+    def run(self, values: list[Any], room: Tensor | None = None) -> list[Any]:
+        """As `Function.on_cpu`, of values on the CPU."""
+        whole = room
         for function, sources, rows in self._bands:
             given = [
                 value if part is None else value.narrow(ROWS, part.start, len(part))
@@ -51,7 +51,7 @@ class RowBands:
             if whole is None:
                 whole = empty_image(made, made.shape[1], (self._height, made.shape[3]))
             whole.narrow(ROWS, rows.start, len(rows)).copy_(made)
-        return [whole]
+        return [None if whole is room else whole]
 
 
 def row_bands(

@@ -81,7 +81,7 @@ class MPSImageConversion(MPSUnaryImageKernel):
         source, result = self.source_alpha, self.destination_alpha
         if info is not None and source is not _ALPHA_IS_ONE and result is not _ALPHA_IS_ONE:
             result = MPSAlphaType.NON_PREMULTIPLIED
-        if channels == COMPONENTS:
+        if channels == COMPONENTS and (source is not result or source is _ALPHA_IS_ONE):
             colours = ConvertAlpha(source, result, self.background_color or (0.0, 0.0, 0.0))(colours)
         if info is None:
             return self._components(at, colours, channels)

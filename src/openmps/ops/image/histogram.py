@@ -130,13 +130,18 @@ def lookup(x: Tensor, table: Tensor, entries: int, low: Numbers, high: Numbers) 
     """Numbers by their bins, ``table[c n + b(x)]``; channels without bounds stay. Bytes become bytes."""
     channels = len(low)
     if x.dtype == torch.uint8:
-        every = every_byte(x).expand(channels, 1, -1)[None]
-        found = _byte_lookup(x[:, :channels], encode(lookup(every, table, entries, low, high), Format.UNORM8))
+        found = _byte_lookup(x[:, :channels], table_of_bytes(table, entries, low, high))
     else:
         first = torch.arange(channels, device=x.device)[:, None, None] * entries
         index = bins(x[:, :channels], bounds(low, x), bounds(high, x), entries) + first
         found = table.flatten()[index].to(x.dtype)
     return found if channels == x.shape[1] else torch.cat([found, x[:, channels:]], 1)
+
+
+def table_of_bytes(table: Tensor, entries: int, low: Numbers, high: Numbers) -> Tensor:
+    """The bytes in the place of the 256 bytes of each channel that has bounds, uint8 ``[1, C, 1, 256]``."""
+    every = every_byte(table).expand(len(low), 1, -1)[None]
+    return encode(lookup(every, table, entries, low, high), Format.UNORM8)
 
 
 def _byte_lookup(x: Tensor, table: Tensor) -> Tensor:

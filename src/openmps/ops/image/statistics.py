@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from openmps.ops import opencv
 from openmps.ops.geometry import COLUMNS
 from openmps.ops.op import Kind, Op
 from openmps.ops.reduce.reduce import PIXELS, Reduction, reduce
@@ -20,6 +21,8 @@ def min_and_max(x: Tensor) -> Tensor:
 
 def byte_counts(x: Tensor) -> Tensor:
     """How often each byte is in each channel of all images ``[N, C, H, W]``, int64 ``[C, 256]``."""
+    if x.device.type == "cpu" and (cv2 := opencv.library()) is not None:
+        return opencv.byte_counts(cv2, x)
     channels = [x[:, channel].reshape(-1) for channel in range(x.shape[1])]
     if x.device.type == "cpu":
         return torch.stack([torch.bincount(each, minlength=BYTES) for each in channels])

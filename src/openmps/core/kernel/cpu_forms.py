@@ -1,0 +1,67 @@
+"""Planned encodes of filters on the CPU: by OpenCV where it has a form, else some rows at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from openmps.core.image.storage import Shape
+from openmps.core.kernel.row_bands import RowBands
+from openmps.core.state.gradient import ForwardRecord
+from openmps.ops.elements import Load, Read, Store
+from openmps.ops.op import Function
+from openmps.ops.opencv import is_installed, library
+from openmps.ops.opencv.form import BYTES, LARGEST, MOVES, ByLibrary, Site, Stored
+
+
+class CpuForms:
+    """What a planned encode of a filter has besides its function, on the CPU."""
+
+    def __init__(self, by_library: ByLibrary | None, bands: RowBands | None) -> None:
+        self.by_library = by_library
+        self.bands = bands
+
+    def run(self, values: list[Any], room: Tensor | None) -> list[Any] | None:
+        """See `Function.on_cpu`."""
+        cv2 = None if self.by_library is None else library()
+        if self.by_library is not None and cv2 is not None:
+            return [self.by_library.run(cv2, values, room)]
+        return None if self.bands is None else self.bands.run(values, room)
+
+
+def form_by_library(
+    function: Function, record: ForwardRecord, shapes: tuple[Shape, ...], stored: Shape | None
+) -> ByLibrary | None:
+    """The form by OpenCV of a planned encode into images of the shape ``stored``; None where there is none."""
+    if stored is None or not is_installed() or len(function.outputs) != 1:
+        return None
+    site = _site(function, record, shapes, stored)
+    if site is None:
+        return None
+    from openmps.ops.opencv.table import FORMS
+
+    form = FORMS.get(tuple(map(type, site.ops)))
+    run = None if form is None else form.make(site)
+    return None if form is None or run is None else ByLibrary(form, run, site, function)
+
+
+def _site(function: Function, record: ForwardRecord, shapes: tuple[Shape, ...], stored: Shape) -> Site | None:
+    """What forms are told; None where channels are chosen or added."""
+    sources, target = record.sources, record.target
+    moved = [each.op for each in function.equations if isinstance(each.op, MOVES)]
+    reads = {(each.window, each.edge_mode) for each in moved if isinstance(each, Read)}
+    if any(each.channels != shape.extent.channels for each, shape in zip(sources, shapes, strict=True)) or not (
+        reads <= {(each.window, each.edge_mode) for each in sources}
+    ):
+        return None
+    return Site(
+        tuple(each.op for each in function.equations if not isinstance(each.op, MOVES)),
+        tuple(Stored(shape.channel_format, shape.extent.channels) for shape in shapes),
+        tuple(each.window for each in sources),
+        tuple(each.edge_mode for each in sources),
+        Stored(stored.channel_format, target.channels),
+        (target.height, target.width),
+        1.0 / LARGEST if Load(BYTES) in moved else 1.0,
+        LARGEST if Store(BYTES) in moved else 1.0,
+    )

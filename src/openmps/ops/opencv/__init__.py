@@ -1,0 +1,59 @@
+"""Faster forms of image filters on the CPU, by OpenCV: its Python package is the extra ``filters``.
+
+`library` loads it when a filter first runs. Its pool of threads is as large as PyTorch's, whatever was set before.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LEAST = 5
+"""Major version: those before scale bytes by weights of five bits."""
+_EXACT = 1 << 23
+"""Numbers that are counted together: the library gives counts as float32."""
+
+
+@cache
+def is_installed() -> bool:
+    """Whether the package is there; nothing is loaded."""
+    return find_spec("cv2") is not None
+
+
+@cache
+def _loaded() -> Any:
+    fault: object = None
+    try:
+        found = import_module("cv2")
+        if int(found.__version__.partition(".")[0]) >= _LEAST:
+            return found
+        fault = f"version {found.__version__} is older than {_LEAST}.0"
+    except ImportError as error:
+        fault = error
+    logging.getLogger(__name__).warning("OpenCV cannot be used, so filters take PyTorch's forms: %s", fault)
+    return None
+
+
+def library() -> Any:
+    """The module ``cv2``, of as many threads as PyTorch has; None where there is none."""
+    found = _loaded() if is_installed() else None
+    if found is not None and found.getNumThreads() != torch.get_num_threads():
+        found.setNumThreads(torch.get_num_threads())
+    return found
+
+
+def byte_counts(cv2: Any, x: Tensor) -> Tensor:
+    """How often each byte is in each channel of all images ``[N, C, H, W]``, int64 ``[C, 256]``."""
+    counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
+    for image in x.permute(0, 2, 3, 1).contiguous().numpy():
+        for part in np.array_split(image, max(1, image.size // _EXACT)):
+            for channel, total in enumerate(counts):
+                total += torch.from_numpy(cv2.calcHist([part], [channel], None, [256], [0, 256]).ravel()).long()
+    return counts

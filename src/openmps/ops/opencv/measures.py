@@ -1,0 +1,66 @@
+"""Measures of pictures, and filters that see all of one, by OpenCV; see `openmps.ops.opencv.table`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from openmps.ops.image.distance import Distances
+from openmps.ops.image.integral import Integral
+from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, is_centred
+
+
+def moments(site: Site) -> Run | None:
+    """`MeanAndVariance`: sums of whole numbers, or float64."""
+    if site.formats not in ((BYTES, FLOATS), (FLOATS, FLOATS)) or site.result.channels > 4:
+        return None
+    largest = 255.0 if site.formats[0] is BYTES else 1.0
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        mean, deviation = (each.ravel() / largest for each in cv2.meanStdDev(given[0]))
+        made[0] = np.stack([mean, np.square(deviation)]).reshape(made[0].shape)
+
+    return run
+
+
+def extremes(site: Site) -> Run | None:
+    """`MinAndMax` of the bytes of one channel."""
+    if site.formats != (BYTES, BYTES) or site.result.channels != 1:
+        return None
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        made[0] = cv2.minMaxLoc(given[0])[:2]
+
+    return run
+
+
+def integral(site: Site) -> Run | None:
+    """`Integral` of floats; sums are float64."""
+    op = site.ops[0]
+    assert isinstance(op, Integral)
+    if op.is_squared or site.formats != (FLOATS, FLOATS) or site.result.channels > 4:
+        return None
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        made[...] = cv2.integral(given[0], sdepth=cv2.CV_64F)[1:, 1:]
+
+    return run
+
+
+def distances(site: Site) -> Run | None:
+    """`Distances` in a picture of one channel, the whole of it; exact."""
+    op = site.ops[0]
+    assert isinstance(op, Distances)
+    is_whole = is_centred(op.window) and site.result.channels == 1
+    if not is_whole or site.formats not in ((BYTES, FLOATS), (FLOATS, FLOATS)):
+        return None
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        is_far = cv2.compare(given[0], 0, cv2.CMP_EQ)
+        if cv2.countNonZero(is_far) == is_far.size:
+            made[...] = np.inf
+        else:
+            cv2.distanceTransform(is_far, cv2.DIST_L2, cv2.DIST_MASK_PRECISE, dst=made)
+
+    return run

@@ -1,0 +1,149 @@
+"""Filters of single pixels, by OpenCV; see `openmps.ops.opencv.table`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from openmps.ops.elements import COMPONENTS, decode
+from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
+from openmps.ops.image.histogram import Lookup, table_of_bytes
+from openmps.ops.image.threshold import Limited, Threshold, ThresholdBytes, Thresholding
+from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, bands
+from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
+from openmps.types import MPSAlphaType
+
+_GRAY = 0.299, 0.587, 0.114
+"""The library's weights of red, green and blue."""
+_THRESHOLDS = {
+    Thresholding.BINARY: "THRESH_BINARY",
+    Thresholding.BINARY_INVERSE: "THRESH_BINARY_INV",
+    Thresholding.TRUNCATE: "THRESH_TRUNC",
+    Thresholding.TO_ZERO: "THRESH_TOZERO",
+    Thresholding.TO_ZERO_INVERSE: "THRESH_TOZERO_INV",
+}
+
+
+def threshold(site: Site) -> Run | None:
+    """`ThresholdBytes`."""
+    op = site.ops[0]
+    assert isinstance(op, ThresholdBytes)
+    truncates = op.how is Thresholding.TRUNCATE
+    if truncates and not op.least:
+        return None
+    limit = op.limit if truncates else op.least - 1
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        cv2.threshold(given[0], limit, op.largest, getattr(cv2, _THRESHOLDS[op.how]), dst=made)
+
+    return run
+
+
+def gray_threshold(site: Site) -> Run | None:
+    """`Threshold` of the `Gray` value of bytes, by the usual weights, into one channel: floats that lie in a cache."""
+    gray, op, spread = site.ops
+    assert isinstance(gray, Gray)
+    assert isinstance(op, Threshold)
+    assert isinstance(spread, Spread)
+    is_usual = gray.weights == _GRAY and site.sources[0].channels in (3, 4) and spread.count == 1
+    if not is_usual or site.formats != (BYTES, BYTES) or min(op.limit, op.largest) < 0.0:
+        return None
+    limit, largest = op.limit / site.unit, op.largest / site.unit
+    channels = site.sources[0].channels
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        x, code = given[0], cv2.COLOR_RGBA2GRAY if channels == COMPONENTS else cv2.COLOR_RGB2GRAY
+        for rows, _, _ in bands(len(x), x[0].size, 0):
+            value = cv2.cvtColor(x[rows].astype(np.float32), code)
+            cv2.threshold(value, limit, largest, getattr(cv2, _THRESHOLDS[op.how]), dst=value)
+            cv2.convertScaleAbs(value, dst=made[rows])  # no number is negative
+
+    return run
+
+
+def combination(site: Site) -> Run | None:
+    """`Combination` of pictures of the same size and format, and `Limited` behind it."""
+    op, limits = site.ops[0], site.ops[1:]
+    assert isinstance(op, Combination)
+    kind, first, second = op.operation, op.primary_scale * site.unit, op.secondary_scale * site.unit
+    is_product = kind in (Arithmetic.MULTIPLY, Arithmetic.DIVIDE)
+    are_alike = site.formats in ((FLOATS,) * 3, (BYTES,) * 3) and all(each.region == site.size for each in site.windows)
+    if not are_alike or (is_product and op.bias) or (kind is Arithmetic.DIVIDE and site.formats[0] is BYTES):
+        return None
+    bias = op.bias * site.scale
+
+    def combine(cv2: Any, x: Array, y: Array, made: Array) -> None:
+        if kind is Arithmetic.MULTIPLY:
+            cv2.multiply(x, y, dst=made, scale=first * second * site.scale)
+        elif kind is Arithmetic.DIVIDE:
+            cv2.divide(x, y, dst=made, scale=first / second)
+        else:
+            sign = 1.0 if kind is Arithmetic.ADD else -1.0
+            cv2.addWeighted(x, first * site.scale, y, sign * second * site.scale, bias, dst=made)
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        x, y = given
+        if not limits:
+            combine(cv2, x, y, made)
+            return
+        (op,) = limits
+        assert isinstance(op, Limited)
+        for rows, _, _ in bands(len(made), made[0].size, 0):
+            combine(cv2, x[rows], y[rows], made[rows])
+            torch.from_numpy(made[rows]).clamp_(op.minimum, op.maximum)
+
+    return run if not limits or site.formats[0] is FLOATS else None
+
+
+def convert_alpha(site: Site) -> Run | None:
+    """`ConvertAlpha` of bytes whose colours are multiplied by alpha."""
+    op = site.ops[0]
+    assert isinstance(op, ConvertAlpha)
+    kinds = op.source, op.result
+    if site.formats != (BYTES, BYTES) or kinds != (MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED):
+        return None
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        cv2.cvtColor(given[0], cv2.COLOR_RGBA2mRGBA, dst=made)
+
+    return run
+
+
+def decoded(site: Site) -> Run | None:
+    """Bytes as the numbers that they stand for."""
+    if site.formats != (BYTES, FLOATS):
+        return None
+    numbers = decode(torch.arange(256, dtype=torch.uint8), BYTES).numpy()
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        cv2.LUT(given[0], numbers, dst=made)
+
+    return run
+
+
+def looked_up(site: Site) -> Run | None:
+    """`Lookup` of bytes whose channels all have a table."""
+    op = site.ops[0]
+    assert isinstance(op, Lookup)
+    channels = site.result.channels
+    if site.formats != (BYTES, BYTES) or len(op.low) != channels:
+        return None
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high)[0, :, 0].numpy()
+        cv2.LUT(given[0], table.T.reshape(256, channels) if channels == 1 else table.T[:, None].copy(), dst=made)
+
+    return run
+
+
+def transposed(site: Site) -> Run | None:
+    """`Transposed` pictures."""
+    if site.formats not in ((BYTES, BYTES), (FLOATS, FLOATS)) or site.result.channels > 4:
+        return None
+
+    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+        cv2.transpose(given[0], dst=made)
+
+    return run

@@ -1,0 +1,197 @@
+"""Filters by OpenCV, where it is installed: the numbers of our own forms, which the oracles judge where it is not."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from bench.filter_cases import CASES, Case
+from bench.image_filters import Pair
+
+from encoding import FLOAT32, UNORM8, Bench, finish
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.kernel import cpu_forms
+from openmps.ops import opencv
+from openmps.ops.opencv import table
+from openmps.ops.opencv.form import ByLibrary
+from openmps.runtime.devices import mtl_device
+from openmps.types import MPSImageEdgeMode, MPSOffset, MPSScaleTransform, MTLOrigin, MTLRegion, MTLSize
+from openmps.types import MPSImageFeatureChannelFormat as Format
+from samples.image_filters import ALL_FILTERS, FilterSample
+
+if find_spec("cv2") is None:
+    pytest.skip("OpenCV, of the extra 'filters', is not installed", allow_module_level=True)
+
+CPU = mtl_device("cpu")
+BENCH = Bench(CPU)
+HALFWAY = 2e-3
+"""Of a byte: positions and sums are float32."""
+EDGES = (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP)
+
+
+@contextmanager
+def own_forms() -> Iterator[None]:
+    """As if the package could not be loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (cpu_forms, opencv):
+            patch.setattr(module, "library", lambda: None)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[type, ...]]:
+    """The rows of the table that have run."""
+    found: list[tuple[type, ...]] = []
+    run = ByLibrary.run
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        found.append(tuple(map(type, self._site.ops)))
+        return run(self, *arguments)
+
+    monkeypatch.setattr(ByLibrary, "run", noted)
+    return found
+
+
+def _encoded(kernel: Any, sources: list[Any], destination: Any) -> np.ndarray:
+    command_buffer = BENCH.command_buffer()
+    kernel.encode(command_buffer, *sources, destination)
+    finish(command_buffer)
+    return destination.read_bytes()
+
+
+def _compare(make: Callable[[Format], np.ndarray], stored_as: Format) -> None:
+    """What makes results of a format: bytes differ only where their numbers lie halfway, but for roundings of sums."""
+    found = make(stored_as)
+    with own_forms():
+        expected = make(stored_as)
+        if stored_as is FLOAT32:
+            limit = 2e-6 * np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
+            np.testing.assert_allclose(found, expected, rtol=2e-6, atol=limit)
+        elif (apart := found != expected).any():
+            numbers = make(FLOAT32)[apart].astype(np.float64) * 255.0
+            assert np.abs(found[apart] - numbers).max() <= 0.5 + HALFWAY
+            assert np.abs(expected[apart] - numbers).max() <= 0.5 + HALFWAY
+
+
+@pytest.mark.parametrize("stored_as", [UNORM8, FLOAT32], ids=lambda each: each.name)
+@pytest.mark.parametrize("sample", ALL_FILTERS, ids=str)
+def test_numbers_are_those_of_our_own_forms(sample: FilterSample, stored_as: Format) -> None:
+    """Whole, and a part of another place, which windows leave on two sides, as they do edges of either kind."""
+    if sample.bytes_alone and stored_as is FLOAT32:
+        return
+    kernel: Any = sample.make(CPU)
+    images = [BENCH.image(each, stored_as) for each in sample.sources(2)]
+    shape = 2, *sample.destination
+
+    def make(kernel: Any) -> Callable[[Format], np.ndarray]:
+        return lambda result: _encoded(kernel, images, BENCH.filled(shape, 0.5, result))
+
+    for result in {stored_as, UNORM8 if sample.bytes_alone else FLOAT32}:
+        _compare(make(kernel), result)
+    for edge in EDGES if sample.is_placed else ():
+        moved = kernel.copy()
+        for prefix in ("primary_", "secondary_") if len(images) == 2 else ("",):
+            setattr(kernel, f"{prefix}edge_mode", edge)
+            setattr(moved, f"{prefix}edge_mode", edge)
+            setattr(moved, f"{prefix}offset", MPSOffset(4 if prefix == "secondary_" else -2, 3, 0))
+        moved.clip_rect = MTLRegion(MTLOrigin(1, 2, 0), MTLSize(4, 3, 2))
+        for each in (kernel, moved):
+            _compare(make(each), stored_as)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.apart < math.inf], ids=lambda case: case.name)
+def test_larger_pictures(case: Case) -> None:
+    def make(stored_as: Format) -> np.ndarray:
+        pair = Pair(case._replace(result=case.result._replace(format=stored_as)), CPU, None, 203, 331)
+        pair.ours()
+        return pair._result.read_bytes()
+
+    _compare(make, case.result.format)
+
+
+def test_every_row_of_the_table_runs(runs: list[tuple[type, ...]]) -> None:
+    for case in CASES:
+        Pair(case, CPU, None, 33, 31).ours()
+    for sample in ALL_FILTERS:
+        images = [BENCH.image(each, UNORM8) for each in sample.sources()]
+        _encoded(sample.make(CPU), images, BENCH.empty((1, *sample.destination), UNORM8))
+    assert set(table.FORMS) == set(runs)
+
+
+@pytest.mark.parametrize("scale", [(0.4, 2.5), (-1.25, -0.5), (30.0, 1.0)], ids=str)
+def test_scales_by_tiles(scale: tuple[float, float], runs: list[tuple[type, ...]]) -> None:
+    from openmps.kernels.image_scale import MPSImageBilinearScale
+
+    kernel = MPSImageBilinearScale(CPU)
+    kernel.scale_transform = MPSScaleTransform(*scale, 7.3, 11.1)
+    kernel.offset = MPSOffset(20, -3, 0)
+    x = np.random.default_rng(0).integers(0, 256, (1, 4, 210, 190)) / 255.0
+    _compare(lambda result: _encoded(kernel, [BENCH.image(x, UNORM8)], BENCH.empty((1, 4, 530, 270), result)), UNORM8)
+    assert runs
+
+
+def test_results_are_written_where_they_are_to_be(runs: list[tuple[type, ...]]) -> None:
+    """Into memory that is there, unless the source lies there, or some of its channels are somebody else's."""
+    from openmps.kernels.image_filters.blur import MPSImageBox
+
+    x = np.random.default_rng(0).integers(0, 256, (1, 4, 9, 8)) / 255.0
+    kernel = MPSImageBox(CPU, 3, 3)
+    source, room = BENCH.image(x, UNORM8), BENCH.filled((1, 4, 9, 8), 0.0, UNORM8)
+    memory = room.stack(0, 1).stored()
+    expected = _encoded(kernel, [source], room)
+    np.testing.assert_array_equal(memory.permute(0, 2, 3, 1)[0].numpy(), expected)
+    command_buffer = BENCH.command_buffer()
+    kernel.encode(command_buffer, in_place_texture=source)
+    finish(command_buffer)
+    np.testing.assert_array_equal(source.read_bytes(), expected)
+    wide, kernel.destination_feature_channel_offset = BENCH.filled((1, 8, 9, 8), 1.0, UNORM8), 4
+    _encoded(kernel, [BENCH.image(x, UNORM8)], wide)
+    np.testing.assert_array_equal(wide.read_bytes()[..., 4:], expected)
+    assert wide.read_bytes()[..., :4].min() == 255
+    batch = MPSImageBatch([BENCH.filled((1, 4, 9, 8), 0.0, UNORM8) for _ in range(2)])
+    kernel.destination_feature_channel_offset, command_buffer = 0, BENCH.command_buffer()
+    kernel.encode_batch(command_buffer, [BENCH.image(x, UNORM8) for _ in range(2)], batch)
+    finish(command_buffer)
+    np.testing.assert_array_equal([each.read_bytes() for each in batch], [expected] * 2)
+    assert len(runs) == 4
+
+
+def test_the_library_has_as_many_threads_as_the_engine() -> None:
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            assert opencv.library().getNumThreads() == count
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("version", [None, "4.13.0"])
+def test_a_library_that_cannot_be_used_is_named(
+    version: str | None, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def load(name: str) -> Any:
+        if version is None:
+            raise ImportError("libGL.so.1: cannot open shared object file")
+        return SimpleNamespace(__version__=version)
+
+    monkeypatch.setattr(opencv, "import_module", load)
+    opencv._loaded.cache_clear()
+    try:
+        assert opencv.library() is None
+        fault = "version 4.13.0 is older than 5.0" if version else "libGL.so.1: cannot open"
+        assert f"OpenCV cannot be used, so filters take PyTorch's forms: {fault}" in caplog.text
+    finally:
+        opencv._loaded.cache_clear()
