@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import pytest
 import torch
 
@@ -51,6 +54,23 @@ def test_products_of_matrices(size: tuple[int, int, int], place: torch.device, m
     assert_exact(product(left.t().contiguous().t(), right.t().contiguous().t()), expected)
     assert_exact(product_of_rows(left, right.t().contiguous()), expected)
     assert_exact(product_of_rows(left, right.t().contiguous(), biases), expected + biases.double())
+
+
+def test_products_of_few_terms(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a weights' gradient are, of rows with gaps."""
+    if IS_INTERPRETED:
+        monkeypatch.setattr("openmps.ops.matrix.products._takes_onednn", lambda left: False)
+    left, right = numbers(20, 264, place=place, seed=1)[:, :258], numbers(20, 270, place=place, seed=2)[:, :262]
+    kernels: Any = import_module("openmps.ops.triton.matrix.products")
+    asked, sums = list[torch.Size](), kernels.weights_gradient
+
+    def noted(*given):
+        asked.append(given[2])
+        return sums(*given)
+
+    monkeypatch.setattr(kernels, "weights_gradient", noted)
+    assert_exact(product(left.t(), right), left.t().double() @ right.double())
+    assert asked == [(258, 1, 1, 262)]
 
 
 @pytest.mark.parametrize(("channels", "edge_mode"), [((20, 33), ZERO), ((16, 5), CLAMP), ((3, 5), ZERO)], ids=str)

@@ -16,8 +16,8 @@ from openmps.ops.triton.ahead import Launched
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-_AT_ONCE = 2048
-"""Numbers that a program reads at a time."""
+_AT_ONCE, _FEW, _MANY = 2048, 16, 256
+"""Numbers that a program reads at a time, twice as many of few parts, and of how many parts at most."""
 
 
 @Launched
@@ -39,7 +39,7 @@ def sum_of_parts(parts: Tensor) -> Tensor:
     if count == 1:
         return parts[0]
     sums = torch.empty(parts.shape[1:], dtype=torch.float32, device=parts.device)
-    numbers, held = sums.numel(), min(64, triton.next_power_of_2(count))
-    block = max(16, min(_AT_ONCE // held, triton.next_power_of_2(numbers)))
+    numbers, held = sums.numel(), min(_MANY, triton.next_power_of_2(count))
+    block = max(16, min(_AT_ONCE * (2 if held <= _FEW else 1) // held, triton.next_power_of_2(numbers)))
     _sum_of_parts[(triton.cdiv(numbers, block),)](parts, sums, count, numbers, held, block, num_warps=4)
     return sums

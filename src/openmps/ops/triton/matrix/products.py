@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openmps.ops.geometry import Axis, Window
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.convolution.split_operands import Operand, split, weights_gradient
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -23,6 +25,10 @@ tl: Any = import_module("triton.language")
 _ROWS, _COLUMNS, _TERMS = 64, 32, 32
 _PROGRAMS = 264
 """Programs, about: two for each multiprocessor of an H200."""
+_FEW_TERMS, _MANY = 64, 256
+"""Terms of a sum, and rows and columns of a result."""
+_PIXEL = Window(Axis(1, 1), Axis(1, 1))
+"""Of a weights' gradient whose images are the terms."""
 
 
 @Launched
@@ -53,19 +59,22 @@ def _product(
 def product(left: Tensor, right: Tensor) -> Tensor:
     """``left @ right`` of float32, contiguous, whatever the strides.
 
-    Few rows by many columns are multiplied as columns by rows: those who read the larger factor split it in registers.
+    Of sums of few terms the factors are split before: see `split_operands`. Few rows by many columns are multiplied as
+    columns by rows: those who read the larger factor split it in registers.
     """
     (rows, terms), columns = left.shape, right.shape[1]
+    if terms <= _FEW_TERMS and min(rows, columns) >= _MANY and left.stride(0) == right.stride(1) == 1:
+        gradient, x = split(Operand(left, rows, left.stride(1)), Operand(right, columns, right.stride(0)))
+        return weights_gradient(gradient, x, torch.Size((rows, 1, 1, columns)), _PIXEL).view(rows, columns)
     shape, apart, across = (rows, columns), (columns, 1), _COLUMNS
     if rows <= _ROWS < columns:
         left, right, rows, columns = right.t(), left.t(), columns, rows
         apart, across = (1, rows), 2 * _COLUMNS if columns > _COLUMNS else _COLUMNS
     blocks = triton.cdiv(rows, _ROWS) * triton.cdiv(columns, across)
-    split = max(1, min(_PROGRAMS // blocks, terms // 128))
-    each = triton.cdiv(triton.cdiv(terms, split), _TERMS) * _TERMS
-    split = triton.cdiv(terms, each)
-    parts = torch.empty((split, *shape), dtype=torch.float32, device=left.device)
-    _product[(blocks, split)](
+    each = triton.cdiv(triton.cdiv(terms, max(1, min(_PROGRAMS // blocks, terms // 128))), _TERMS) * _TERMS
+    count = triton.cdiv(terms, each)
+    parts = torch.empty((count, *shape), dtype=torch.float32, device=left.device)
+    _product[(blocks, count)](
         left, right, parts, rows, columns, terms, each, *left.stride(), *right.stride(), *apart, _ROWS, across, _TERMS,
         num_warps=4, num_stages=4,
     )  # fmt: skip
