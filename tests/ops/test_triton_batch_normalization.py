@@ -29,6 +29,7 @@ from pairs import pairs
 from triton_images import EPSILON, TYPES, assert_alike, image, rows
 
 SHAPES = [(1, 1, 1, 1), (3, 4, 1, 1), (1, 5, 7, 3), (2, 130, 3, 2), (9, 3, 40, 13)]
+GELU = Neuron(MPSCNNNeuronType.GELU, 0.0, 0.0, 0.0)
 NEURONS = [
     Neuron(MPSCNNNeuronType.RELU, 0.0, 0.0, 0.0),
     Neuron(MPSCNNNeuronType.RELU, 0.25, 0.0, 0.0),
@@ -100,14 +101,35 @@ def test_with_a_neuron(shape, types, neuron: Neuron, place: torch.device, monkey
             )
             assert_alike(ran[0][:1], ran[1][:1], dtype=types[1])
             assert_alike(ran[0][1:], ran[1][1:], dtype=torch.float32, terms=terms)
-    stored = types[1] == torch.float16
+    _assert_gradients_alike(monkeypatch, neuron, gradient, x, known, flips=flips)
+
+
+def _assert_gradients_alike(
+    monkeypatch: pytest.MonkeyPatch, neuron: Neuron, gradient: torch.Tensor, x: torch.Tensor, known: Any, *, flips: int
+) -> None:
+    """The sums behind a neuron's gradient, and the gradient of the images, with Triton and without."""
+    is_half, stored = (each.dtype == torch.float16 for each in (x, gradient))
+    pixels = x.numel() // x.shape[1]
     op = NormalizedNeuronSums(EPSILON, neuron, is_half, False, stored)
     sums, slow = both(monkeypatch, lambda: tuple(op.run((True, True), gradient, x, *known)))
     assert_alike(sums, slow, dtype=torch.float32, flips=flips, terms=float(gradient.abs().float().mean()) * pixels)
     for is_wide in (True, False):
         last = NormalizedNeuronGradient(EPSILON, neuron, is_half, True, stored, is_wide)
         given = both(monkeypatch, lambda last=last: last.run((True,), gradient, x, *known, *slow, pixels))
-        assert_alike(*given, dtype=types[0], flips=flips)
+        assert_alike(*given, dtype=x.dtype, flips=flips)
+
+
+@pytest.mark.parametrize(("shape", "types"), pairs(SHAPES, TYPES), ids=str)
+def test_with_gelu(shape, types, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers up to some ten deviations away, where nothing or all of a number is left."""
+    x, gradient = image(shape, types[0], place, 1, "whole"), image(shape, types[1], place, 2, "slice")
+    monkeypatch.setattr(triton, "runs_on", lambda device: False)
+    mean, correction, variance = batch_moments(x)
+    known = (mean, correction, variance / 16, *rows(shape[1], place))
+    op = NormalizedNeuron(EPSILON, GELU, types[0] == torch.float16, False, types[0] == torch.float16)
+    found, expected = both(monkeypatch, lambda: op.run((True, False), x, *known)[:1])
+    assert_alike(found, expected, dtype=types[0])
+    _assert_gradients_alike(monkeypatch, GELU, gradient, x, known, flips=0)
 
 
 def test_what_no_neuron_passes_stays_where_it_is(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

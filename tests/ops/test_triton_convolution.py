@@ -87,6 +87,23 @@ def test_the_same_sums_of_few_channels(
     assert_the_same_sums(axes, channels, more, place, monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("axes", "channels"),
+    [(AXES[0], (50, 24)), (AXES[1], (70, 16)), ((Axis(7, 5, 1, 1, 1, 1), Axis(6, 6, 4, 1, 1, -1)), (5, 8))],
+    ids=str,
+)
+def test_the_same_sums_by_rows_of_taps(axes, channels, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of numbers that are no power of two, of windows of one row and of three."""
+    from openmps.ops.triton.convolution import convolution_tap_rows as form
+
+    seen: list[torch.Tensor] = []
+    made = form.weights_gradient
+    monkeypatch.setattr(form, "_PROGRAMS", 3)
+    monkeypatch.setattr(form, "weights_gradient", lambda *given: seen.append(made(*given)) or seen[-1])
+    assert_the_same_sums(axes, channels, 0, place, monkeypatch)
+    assert len(seen) == 1, "where edges are zeros"
+
+
 @pytest.mark.parametrize(("axes", "channels", "multiplier"), pairs(AXES, [1, 3, 70], [1, 3]), ids=str)
 def test_the_same_sums_of_a_group_a_channel(
     axes, channels: int, multiplier: int, place: torch.device, monkeypatch: pytest.MonkeyPatch

@@ -18,12 +18,16 @@ from openmps.ops.normalization.batch_normalization import kernels_for
 from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, NormalizedNeuronGradient, NormalizedNeuronSums
 from openmps.ops.op import Kind, Op
 from openmps.ops.pooling.pooling import library_max_padding, max_pooling, max_pooling_gradient
-from openmps.types import MPSImageEdgeMode
+from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
+
+
+_RECTIFIERS = frozenset({MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N})
 
 
 def can_be_pooled(op: NormalizedNeuron, window: Window, edge_mode: MPSImageEdgeMode) -> bool:
     """Whether a max pooling may stand behind a neuron here: one that passes nothing or all, and reads no zeros."""
-    return op.neuron.a == 0.0 and library_max_padding(window, edge_mode) is not None
+    is_rectifier = op.neuron.function in _RECTIFIERS and op.neuron.a == 0.0
+    return is_rectifier and library_max_padding(window, edge_mode) is not None
 
 
 class _Pooled(Op, kind=Kind.WINDOW, half=True):

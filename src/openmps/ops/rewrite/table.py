@@ -57,6 +57,7 @@ RELU = Term(Kind.POINTWISE, (Neuron,), {"function": {MPSCNNNeuronType.RELU}})
 GATE = Term(Kind.POINTWISE, (Neuron,), {"function": GATES})
 PRODUCT = Term(Kind.POINTWISE, (Combination,), {"operation": {Arithmetic.MULTIPLY}})
 RELU_N = Term(Kind.POINTWISE, (Neuron,), {"function": {MPSCNNNeuronType.RELU_N}, "a": {0.0}})
+GELU = Term(Kind.POINTWISE, (Neuron,), {"function": {MPSCNNNeuronType.GELU}})
 NORMALIZED_NEURON = Term(Kind.POINTWISE, (NormalizedNeuron,))
 BLOCK_END = Term(Kind.POINTWISE, (NormalizedNeuron, ProjectedNeuron))
 STORED_NORMALIZATION = Term(Kind.POINTWISE, (StoredNormalization,))
@@ -167,11 +168,17 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "normalized neuron",
-        ((NORMALIZATION, RELU), (NORMALIZATION, RELU_N), (NORMALIZATION, SUM, RELU), (NORMALIZATION, SUM, RELU_N)),
+        (
+            (NORMALIZATION, RELU),
+            (NORMALIZATION, RELU_N),
+            (NORMALIZATION, GELU),
+            (NORMALIZATION, SUM, RELU),
+            (NORMALIZATION, SUM, RELU_N),
+        ),  # fmt: skip
         "the gradients of both, if there are any, are all that reads what lies between besides",
         normalization.normalized_neuron,
         "a `NormalizedNeuron`, its gradient in the sums for gamma and beta and in the gradient of the source",
-        "the normalization, the sum if there is one, the rectifier, and their gradients",
+        "the normalization, the sum if there is one, the neuron, and their gradients",
         _TRITON,
     ),
     Rule(

@@ -18,6 +18,7 @@ from torch import Tensor
 from openmps.ops.geometry import Window
 from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.convolution import convolution_few_channels as few_channels
+from openmps.ops.triton.convolution import convolution_tap_rows as tap_rows
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -128,6 +129,8 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
 
     Both operands are float16, or float32, their channels side by side, ``pitch`` numbers from one pixel to the next.
     """
+    if tap_rows.takes(gradient, x, window, pitch_of_x):
+        return tap_rows.weights_gradient(gradient, x, window, pitch)
     if x.dtype == torch.float16 and x.shape[1] >= _MANY_CHANNELS:
         from openmps.ops.triton.convolution import convolution_taps as by_taps
 

@@ -21,6 +21,7 @@ from openmps.ops.triton.normalization.normalization_tiles import (
     passing,
     place_of,
     read,
+    sloped,
 )
 
 triton: Any = import_module("triton")
@@ -175,7 +176,7 @@ def _flow(
         z = (value - affine[0][None, :]) * affine[1][None, :] + affine[2][None, :]
         if ROUNDS:
             z = z.to(tl.float16).to(tl.float32)
-        flow = passed(flow, passing(z, b, NEURON, IS_PLAIN), a, IS_PLAIN)
+        flow = sloped(flow, z, a, b, NEURON, IS_PLAIN)
         if ROUNDS_FLOW:
             flow = flow.to(tl.float16).to(tl.float32)
     return flow

@@ -1,4 +1,4 @@
-"""What kernels of batch normalization in Triton share: rectifiers, tiles, and rows of numbers, one a channel."""
+"""What kernels of batch normalization in Triton share: neurons, tiles, and rows of numbers, one a channel."""
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
 # pyright: reportUntypedFunctionDecorator=false
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
+
+from openmps.ops.triton.pointwise.neuron import normal
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -27,12 +29,14 @@ def activated(z, a, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
             z = tl.where(z >= 0.0, z, a * z)
     if NEURON == "RELU_N":
         z = tl.minimum(tl.maximum(z, 0.0, _ALL), b, _ALL)
+    if NEURON == "GELU":
+        z *= normal(z)[0]
     return z
 
 
 @triton.jit
 def passing(z, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
-    """Whether the neuron lets gradients pass as they are."""
+    """Whether the rectifier lets gradients pass as they are."""
     passes = z >= 0.0
     if IS_PLAIN:
         passes = ~(z < 0.0)  # What is not a number passes, too.
@@ -43,11 +47,22 @@ def passing(z, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
 
 @triton.jit
 def passed(gradient, passes, a, IS_PLAIN: tl.constexpr):
-    """What a neuron lets pass; what does not pass a plain rectifier is 0, whatever it is."""
+    """What a rectifier lets pass; what does not pass a plain one is 0, whatever it is."""
     if IS_PLAIN:
         gradient = tl.where(passes, gradient, 0.0)
     else:
         gradient = tl.where(passes, gradient, a * gradient)
+    return gradient
+
+
+@triton.jit
+def sloped(gradient, z, a, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
+    """The gradient for z of one for the neuron's result."""
+    if NEURON == "GELU":
+        share, bend = normal(z)
+        gradient *= share + bend
+    else:
+        gradient = passed(gradient, passing(z, b, NEURON, IS_PLAIN), a, IS_PLAIN)
     return gradient
 
 

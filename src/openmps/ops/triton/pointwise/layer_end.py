@@ -89,23 +89,29 @@ def _layer_end(
 @Launched
 @triton.jit
 def _layer_end_gradient(
-    gradient, taps, dx, parts, pixels, channels, rows, columns, result_rows, result_columns, pitch, pitch_of_taps,
-    share, TAPS: tl.constexpr, ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr,
-    FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr, DROPS: tl.constexpr, SUMS: tl.constexpr, HELD: tl.constexpr,
+    gradient, taps, dx, parts, cells, cells_down, cells_across, channels, rows, columns, result_rows, result_columns,
+    pitch, pitch_of_taps, share, TAPS: tl.constexpr, ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr,
+    FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr, IS_RAGGED: tl.constexpr, DROPS: tl.constexpr, SUMS: tl.constexpr, HELD: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The windows of some pixels and channels of the result, tile after tile, and their sum."""
+    """The windows of some pixels and channels of the result, tile after tile, and their sum.
+
+    Where windows leave pixels over at the right and at the bottom, there are cells of these behind the others.
+    """
     across = tl.cdiv(channels, COLUMNS)
     part, programs = tl.program_id(0) // across, tl.num_programs(0) // across
     at = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([HELD, COLUMNS], tl.float32)
-    for tile in range(part, tl.cdiv(pixels, HELD), programs):
-        pixel = tile * HELD + tl.arange(0, HELD)
-        there = (pixel < pixels)[:, None] & (at < channels)[None, :]
-        column, row = pixel % result_columns, pixel // result_columns % result_rows
-        image = pixel // (result_columns * result_rows)
-        corner = (image.to(tl.int64) * rows + row * STRIDE_Y + FIRST_Y) * columns + column * STRIDE_X + FIRST_X
-        source = pixel.to(tl.int64)[:, None]
+    for tile in range(part, tl.cdiv(cells, HELD), programs):
+        cell = tile * HELD + tl.arange(0, HELD)
+        stored = (cell < cells)[:, None] & (at < channels)[None, :]
+        column, row = cell % cells_across, cell // cells_across % cells_down
+        image, y, u = cell // (cells_across * cells_down), row * STRIDE_Y + FIRST_Y, column * STRIDE_X + FIRST_X
+        corner, there = (image.to(tl.int64) * rows + y) * columns + u, stored
+        source = cell.to(tl.int64)[:, None]
+        if IS_RAGGED:
+            there &= ((row < result_rows) & (column < result_columns))[:, None]
+            source = ((image.to(tl.int64) * result_rows + row) * result_columns + column)[:, None]
         flow = tl.load(gradient + source * pitch + at[None, :], there, 0.0).to(tl.float32)
         chosen = tl.load(taps + source * pitch_of_taps + at[None, :], there, -1).to(tl.int32)
         if DROPS:
@@ -113,7 +119,11 @@ def _layer_end_gradient(
         flow = tl.where(chosen >= 0, flow, 0.0).to(dx.dtype.element_ty)
         for tap in tl.static_range(TAPS):
             place = (corner + tap // ACROSS * columns + tap % ACROSS)[:, None] * channels + at[None, :]
-            tl.store(dx + place, tl.where(chosen == tap, flow, 0.0).to(dx.dtype.element_ty), there)
+            if IS_RAGGED:
+                is_in = stored & ((y + tap // ACROSS < rows) & (u + tap % ACROSS < columns))[:, None]
+                tl.store(dx + place, tl.where(chosen == tap, flow, 0.0).to(dx.dtype.element_ty), is_in)
+            else:
+                tl.store(dx + place, tl.where(chosen == tap, flow, 0.0).to(dx.dtype.element_ty), there)
         if SUMS:
             total += flow.to(tl.float32)
     if SUMS:
@@ -196,16 +206,18 @@ def layer_end_gradient(
     images, channels, *size = gradient.shape
     source = tuple(size) if window is None else window.source
     dx = empty_image(gradient, channels, (source[0], source[1]))
-    if window is not None and not _covers(window):
+    down, right = _cells(window, (size[0], size[1]))
+    if not (down and right):
         dx.zero_()
+        down, right = size
     at_once = min(_CHANNELS, triton.next_power_of_2(channels))
-    held, pixels, across = _NUMBERS // at_once, images * size[0] * size[1], triton.cdiv(channels, at_once)
-    count = triton.cdiv(pixels, held)
+    held, cells, across = _NUMBERS // at_once, images * down * right, triton.cdiv(channels, at_once)
+    count = triton.cdiv(cells, held)
     count = min(count, max(1, _MOST_SUMS // across)) if with_sums else count
     parts = torch.empty((count, channels), dtype=torch.float32, device=dx.device) if with_sums else dx
     _layer_end_gradient[(count * across,)](
-        gradient, taps, dx, parts, pixels, channels, *source, *size, pitch, pitch_of_taps, float(keep_probability),
-        *_places(window), keep_probability != 1.0, with_sums, held, at_once, num_warps=4,
+        gradient, taps, dx, parts, cells, down, right, channels, *source, *size, pitch, pitch_of_taps,
+        float(keep_probability), *_places(window), [down, right] != size, keep_probability != 1.0, with_sums, held, at_once, num_warps=4,
     )  # fmt: skip
     return dx, sum_of_parts(parts) if with_sums else None
 
@@ -240,7 +252,12 @@ def _places(window: Window | None) -> tuple[int, ...]:
     return it.y.size * it.x.size, it.x.size, *it.stride, it.y.first, it.x.first
 
 
-def _covers(window: Window) -> bool:
-    """Whether every pixel of the source lies in a window."""
-    axes = window.y, window.x
-    return all(each.first == 0 and each.stride == each.size and each.read == each.source for each in axes)
+def _cells(window: Window | None, size: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of windows side by side, as many as the source's pixels take; 0 where windows lie elsewhere."""
+    if window is None:
+        return size
+    down, right = (
+        triton.cdiv(each.source, each.stride) if each.first == 0 and each.stride == each.size else 0
+        for each in (window.y, window.x)
+    )
+    return down, right
