@@ -19,7 +19,9 @@ from openmps.ops.convolution.fused_convolution import (
     fused_convolution,
     pooled_convolution,
 )
+from openmps.ops.convolution.gelu_convolution import GeluConvolution
 from openmps.ops.convolution.patch_convolution import (
+    GELU,
     Patches,
     Rectifier,
     patch_convolution,
@@ -27,7 +29,7 @@ from openmps.ops.convolution.patch_convolution import (
     small_convolution,
 )
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.pointwise.neuron import neuron
+from openmps.ops.pointwise.neuron import Neuron, neuron
 from openmps.ops.pooling.pooling import MaxPooling, max_pooling
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from pairs import dealt
@@ -179,6 +181,24 @@ def test_weights_that_are_not_prepared(dtype: torch.dtype, place: torch.device) 
     error = TOLERANCES[dtype]
     torch.testing.assert_close(found.double(), slow(x, weights, biases, case), rtol=error, atol=error)
     assert small_convolution(x.double(), weights.double(), biases, windows(case, 9, 10)[0], ZERO) is None
+
+
+@pytest.mark.parametrize(("dtype", "outputs"), [(torch.float16, 24), (torch.float32, 20)], ids=str)
+def test_gelu_behind(dtype: torch.dtype, outputs: int, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one kernel, of outputs that are stored eight at once and others, rounded before as the operations do."""
+    case = Case(3, outputs, 2, 1, 0, None, "NONE")
+    x, weights, biases = drawn(case, dtype, place)
+    window, gelu, error = windows(case, 9, 10)[0], Neuron(MPSCNNNeuronType.GELU, 0.0, 0.0, 0.0), TOLERANCES[dtype]
+    op = GeluConvolution(window, ZERO, 1, False, gelu, dtype == torch.float16)
+    for some in (biases, None):
+        expected = torch.nn.functional.gelu(slow(x, weights, some, case).to(dtype).double())
+        found = small_convolution(x, weights, some, window, ZERO, GELU)
+        assert found is not None
+        assert found.dtype is dtype
+        for y in (found, op.run((True,), x, weights, some)):
+            torch.testing.assert_close(y.double(), expected, rtol=error, atol=error)
+    monkeypatch.setattr(ops.triton, "runs_on", lambda device: False)
+    torch.testing.assert_close(op.run((True,), x, weights, None).double(), expected, rtol=error, atol=error)
 
 
 @pytest.mark.parametrize("knows_pooling", [True, False])

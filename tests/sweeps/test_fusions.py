@@ -166,6 +166,9 @@ class Layers:
     def relu(self, x: Any) -> Any:
         return mps.MPSCNNNeuronReLUNode(x).result_image
 
+    def gelu(self, x: Any) -> Any:
+        return mps.MPSCNNNeuronGeLUNode(x).result_image
+
     def sum(self, x: Any, y: Any) -> Any:
         return mps.MPSNNAdditionNode(x, y).result_image
 
@@ -219,6 +222,7 @@ def _projected(it: Layers) -> Any:
 
 
 EXAMPLES: dict[str, Example] = {
+    "convolution with GeLU": Example(lambda it: it.gelu(it.convolution(it.image)), Place.TRITON),
     "convolution end": Example(lambda it: it.block(it.image)),
     "packed convolution": Example(lambda it: it.convolution(it.image)),
     "joined biases": Example(lambda it: it.sum(it.convolution(it.image), it.convolution(it.image))),

@@ -34,14 +34,17 @@ _LEAST_OUTPUTS, _MOST_OUTPUTS = 16, 64
 
 
 class Rectifier(NamedTuple):
-    """A rectifier as kernels know it: ``NONE``, ``RELU``, ``LEAKY``, ``RELU_N`` or ``LEAKY_N``, its slope and limit."""
+    """A rectifier as kernels know it: ``NONE``, ``RELU``, ``LEAKY``, ``RELU_N`` or ``LEAKY_N``, its slope and limit.
+
+    Without pooling ``GELU``, too, of a sum that was rounded to the type of the result.
+    """
 
     name: str
     slope: float
     limit: float
 
 
-NO_RECTIFIER = Rectifier("NONE", 0.0, 0.0)
+NO_RECTIFIER, GELU = Rectifier("NONE", 0.0, 0.0), Rectifier("GELU", 0.0, 0.0)
 
 
 class Patches(NamedTuple):
@@ -139,11 +142,14 @@ def patch_convolution(
 
 
 def small_convolution(
-    x: Tensor, weights: Tensor, biases: Tensor | None, window: Window, edge_mode: MPSImageEdgeMode
-) -> Tensor | None:
-    """`convolution` of one group whose weights were not prepared; None where others are faster."""
+    x: Tensor, weights: Tensor, biases: Tensor | None, window: Window, edge_mode: MPSImageEdgeMode,
+    rectifier: Rectifier = NO_RECTIFIER,
+) -> Tensor | None:  # fmt: skip
+    """`convolution` of one group whose weights were not prepared, rectified; None where others are faster."""
     patches = Patches(window, None)
     if not triton.runs_on(x.device) or not patches.fits(edge_mode) or not patches.wins(len(x), weights):
         return None
     is_float = x.dtype in (torch.float16, torch.float32) and weights.is_contiguous()
-    return patch_convolution(x, weights.flatten(1).t(), len(weights), biases, patches) if is_float else None
+    if not is_float:
+        return None
+    return patch_convolution(x, weights.flatten(1).t(), len(weights), biases, patches, rectifier)

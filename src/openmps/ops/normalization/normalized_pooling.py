@@ -20,7 +20,6 @@ from openmps.ops.op import Kind, Op
 from openmps.ops.pooling.pooling import library_max_padding, max_pooling, max_pooling_gradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
-
 _RECTIFIERS = frozenset({MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N})
 
 

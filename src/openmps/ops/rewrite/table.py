@@ -81,6 +81,15 @@ _ALONE = "nothing else reads what lies between, and it does not come out"
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "convolution with GeLU",
+        ((CONVOLUTION, GELU),),
+        _ALONE,
+        convolution.with_gelu,
+        "a `GeluConvolution`",
+        "the convolution, then GeLU",
+        _TRITON,
+    ),
+    Rule(
         "convolution end",
         ((CONVOLUTION, STORED_STATISTICS), (CONVOLUTION, SUM), (CONVOLUTION, POINTWISE), (CONVOLUTION, GATE, PRODUCT)),
         f"one of each at most, a normalization before a sum; a product is that of a number and its neuron; {_ALONE}",
@@ -174,7 +183,7 @@ RULES: tuple[Rule, ...] = (
             (NORMALIZATION, GELU),
             (NORMALIZATION, SUM, RELU),
             (NORMALIZATION, SUM, RELU_N),
-        ),  # fmt: skip
+        ),
         "the gradients of both, if there are any, are all that reads what lies between besides",
         normalization.normalized_neuron,
         "a `NormalizedNeuron`, its gradient in the sums for gamma and beta and in the gradient of the source",

@@ -21,6 +21,7 @@ from openmps.ops.convolution.fused_convolution import (
     Source,
     activation_of,
 )
+from openmps.ops.convolution.gelu_convolution import GeluConvolution
 from openmps.ops.normalization.batch_normalization import Normalize
 from openmps.ops.op import Equation, Input, Kind, Role
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
@@ -58,6 +59,18 @@ def with_what_is_behind(site: Site, convolution: Equation, *behind: Equation) ->
             _take_gate(site, chain)
             break
     return _fused(site, chain) if len(chain.equations) > 1 else None
+
+
+def with_gelu(site: Site, convolution: Equation, gelu: Equation) -> Change | None:
+    """The convolution with the GeLU that alone reads it: there is no gradient of either."""
+    op, stored = convolution.op, site.flow.stored(convolution.writes[0])
+    assert isinstance(op, Convolution)
+    assert isinstance(gelu.op, Neuron)
+    if site.flow.only_reader(stored) is not gelu:
+        return None
+    fused = GeluConvolution(**vars(op), neuron=gelu.op, rounds=stored != convolution.writes[0])
+    equation = Equation(fused, convolution.reads, gelu.writes)
+    return Change({id(convolution): [], id(gelu): [equation]})
 
 
 def packed(site: Site, convolution: Equation) -> Change | None:

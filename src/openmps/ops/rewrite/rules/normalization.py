@@ -5,10 +5,10 @@ only hand it on go, and so do roundings of what was rounded. The numbers of an i
 who read them.
 
 `normalized_neuron`: a normalization, an image added to it, if one is, and the neuron behind, a rectifier or without an
-added image GeLU, become one equation, and the image between them never exists. In the gradient pass, without an added image, the neuron's gradient becomes a
-part of the sums for gamma and beta and of the gradient of the source, which compute the neuron's source again. With an
-added image, whose gradient others read, it becomes one equation with the sums, and with the sum of two gradients before
-it; the forward equation keeps a bit for each number for it.
+added image GeLU, become one equation, and the image between them never exists. In the gradient pass, without an added
+image, the neuron's gradient becomes a part of the sums for gamma and beta and of the gradient of the source, which
+compute the neuron's source again. With an added image, whose gradient others read, it becomes one equation with the
+sums, and with the sum of two gradients before it; the forward equation keeps a bit for each number for it.
 
 It needs a neuron that alone reads what lies before it, besides its own gradient; without an added image that
 gradient must be read by the normalization's gradients alone, which normalize the same source with the same numbers.

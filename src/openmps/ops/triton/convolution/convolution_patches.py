@@ -87,10 +87,12 @@ def _patches(
     slope, limit, HAS_BIASES: tl.constexpr, RECTIFIER: tl.constexpr, CHANNELS: tl.constexpr, STEP_Y: tl.constexpr,
     STEP_X: tl.constexpr, TAPS_Y: tl.constexpr, TAPS_X: tl.constexpr, SHIFT_Y: tl.constexpr, SHIFT_X: tl.constexpr,
     DOWN: tl.constexpr, ACROSS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr,
-    RUNS: tl.constexpr, OUTPUTS: tl.constexpr, PATCHES: tl.constexpr,
+    RUNS: tl.constexpr, OUTPUTS: tl.constexpr, PATCHES: tl.constexpr, IN_OCTETS: tl.constexpr,
 ):  # fmt: skip
     """Some channels of some pixels of the result at a time."""
     PLACES: tl.constexpr = DOWN * ACROSS
+    if IN_OCTETS:
+        outputs = outputs // 8 * 8  # So that the compiler knows, and stores eight numbers at once.
     o = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     n, k = tl.program_id(1) * PLACES * OUTPUTS + tl.arange(0, PLACES * OUTPUTS), tl.arange(0, TERMS)
     added = tl.load(biases + o, o < outputs, 0.0)[None, :] if HAS_BIASES else 0.0
@@ -113,7 +115,8 @@ def _patches(
                 TAPS_X, SHIFT_Y, SHIFT_X, DOWN, ACROSS, OUTPUTS, PATCHES,
             )  # fmt: skip
     is_in = (p < count)[:, None] & (o < outputs)[None, :]
-    tl.store(y + p[:, None] * outputs + o[None, :], rectified(result + added, slope, limit, RECTIFIER), is_in)
+    result = (result + added).to(y.dtype.element_ty).to(tl.float32) if RECTIFIER == "GELU" else result + added
+    tl.store(y + p[:, None] * outputs + o[None, :], rectified(result, slope, limit, RECTIFIER), is_in)
 
 
 class Tile(NamedTuple):
@@ -125,13 +128,15 @@ class Tile(NamedTuple):
     stages: int = 3
 
 
-_FEW_TERMS, _MANY_PATCHES, _MANY_PIXELS = 64, 1 << 17, 1 << 15
+_FEWEST_TERMS, _FEW_TERMS, _MANY_PATCHES, _MANY_PIXELS = 16, 64, 1 << 17, 1 << 15
 
 
 def _tile_for(matrix: Tensor, count: int, x: Tensor, *, is_pooled: bool) -> Tile:
     """What was fastest on an H200, of first and second layers."""
     is_small, is_half = len(matrix) <= _FEW_TERMS, x.dtype == torch.float16
     if not is_pooled:
+        if len(matrix) <= _FEWEST_TERMS:
+            return Tile(128, _FEWEST_TERMS, 4, 2)
         return Tile(128, 32, 4, 2) if is_small or count >= _MANY_PIXELS else Tile(32, 32)
     if is_half and is_small:
         return Tile(128, 16) if count >= _MANY_PATCHES else Tile(64, 64, 4, 2)
@@ -161,6 +166,6 @@ def patches(
         x, matrix, y if biases is None else biases, y, count, *window.source, y.shape[2], y.shape[3], outputs,
         *matrix.stride(), *matrix.shape, *first, *limits, biases is not None, name, channels, *steps, *window.size,
         *window.stride, *inside, width * channels, rows, by.terms, triton.cdiv(len(matrix), by.terms), at_once,
-        by.patches, num_warps=by.warps, num_stages=by.stages,
+        by.patches, outputs % 8 == 0, num_warps=by.warps, num_stages=by.stages,
     )  # fmt: skip
     return y

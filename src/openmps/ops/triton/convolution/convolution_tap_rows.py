@@ -74,7 +74,7 @@ def _rows_gradient(
             y += DILATION_Y
             wide1 = tl.dot(flow, _run(x, image, y, u, there, rows, columns, NUMBERS, INPUTS, 0, WIDE), wide1)
             rest1 = tl.dot(flow, _run(x, image, y, u, there, rows, columns, NUMBERS, INPUTS, WIDE, REST), rest1)
-        if TAPS_Y > 2:  # noqa: PLR2004
+        if TAPS_Y > 2:
             y += DILATION_Y
             wide2 = tl.dot(flow, _run(x, image, y, u, there, rows, columns, NUMBERS, INPUTS, 0, WIDE), wide2)
             rest2 = tl.dot(flow, _run(x, image, y, u, there, rows, columns, NUMBERS, INPUTS, WIDE, REST), rest2)
@@ -85,7 +85,7 @@ def _rows_gradient(
     if TAPS_Y > 1:
         tl.store(place + (NUMBERS + number)[None, :], wide1, is_out)
         tl.store(place + (NUMBERS + behind)[None, :], rest1, is_out & (behind < NUMBERS)[None, :])
-    if TAPS_Y > 2:  # noqa: PLR2004
+    if TAPS_Y > 2:
         tl.store(place + (2 * NUMBERS + number)[None, :], wide2, is_out)
         tl.store(place + (2 * NUMBERS + behind)[None, :], rest2, is_out & (behind < NUMBERS)[None, :])
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.pointwise.neuron import normal
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -49,6 +50,8 @@ def rectified(v, slope, limit, RECTIFIER: tl.constexpr):
         v = tl.maximum(v, 0.0, _ALL)
     if RECTIFIER == "RELU_N" or RECTIFIER == "LEAKY_N":
         v = tl.minimum(v, limit, _ALL)
+    if RECTIFIER == "GELU":
+        v *= normal(v)[0]
     return v
 
 

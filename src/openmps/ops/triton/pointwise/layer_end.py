@@ -90,9 +90,9 @@ def _layer_end(
 @triton.jit
 def _layer_end_gradient(
     gradient, taps, dx, parts, cells, cells_down, cells_across, channels, rows, columns, result_rows, result_columns,
-    pitch, pitch_of_taps, share, TAPS: tl.constexpr, ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr,
-    FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr, IS_RAGGED: tl.constexpr, DROPS: tl.constexpr, SUMS: tl.constexpr, HELD: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    pitch, pitch_of_taps, share, TAPS: tl.constexpr, ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr,
+    STRIDE_X: tl.constexpr, FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr, IS_RAGGED: tl.constexpr, DROPS: tl.constexpr,
+    SUMS: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The windows of some pixels and channels of the result, tile after tile, and their sum.
 
@@ -217,7 +217,8 @@ def layer_end_gradient(
     parts = torch.empty((count, channels), dtype=torch.float32, device=dx.device) if with_sums else dx
     _layer_end_gradient[(count * across,)](
         gradient, taps, dx, parts, cells, down, right, channels, *source, *size, pitch, pitch_of_taps,
-        float(keep_probability), *_places(window), [down, right] != size, keep_probability != 1.0, with_sums, held, at_once, num_warps=4,
+        float(keep_probability), *_places(window), [down, right] != size, keep_probability != 1.0, with_sums, held,
+        at_once, num_warps=4,
     )  # fmt: skip
     return dx, sum_of_parts(parts) if with_sums else None
 
