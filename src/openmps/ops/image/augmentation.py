@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from openmps.ops import triton
 from openmps.ops.layout.pad import continued
 from openmps.ops.op import Kind, Op
 from openmps.ops.random.random import philox, split_words
@@ -59,6 +60,10 @@ def image_words(
     w // 4, step >> 32)``, each reduced to 32 bits, where ``image`` counts from ``first_image`` and ``w`` from
     ``first_word``, a multiple of 4. ``step`` may be an int64 tensor without axes.
     """
+    if triton.runs_on(device):
+        from openmps.ops.triton.image import augmentation as kernels
+
+        return kernels.image_words(images, seed, step, first_image, first_word, count, device)
     low, high = split_words(step)
     image = torch.arange(first_image, first_image + images, device=device).view(images, 1)
     first = first_word // _WORDS_PER_BLOCK
@@ -115,6 +120,12 @@ def recoloured(x: Tensor, words: Tensor, channels: Tensor, brightness: float, co
     Returns:
         [N, C, H, W].
     """
+    if triton.runs_on(x.device):
+        from openmps.ops.triton.image import augmentation as kernels
+
+        if kernels.takes(x, words):
+            of = Word.BRIGHTNESS, Word.CONTRAST
+            return kernels.recoloured(x, words, channels, brightness, contrast, of)
     factor = _share(words[:, Word.CONTRAST, None]) * contrast + 1.0
     offset = _share(words[:, Word.BRIGHTNESS, None]) * brightness + 0.5 - factor * 0.5
     mean, deviation = channels
@@ -163,6 +174,12 @@ def placed(
     Returns:
         [N, C, H, W], channels-last.
     """
+    if turns is None and not slide and triton.runs_on(x.device):
+        from openmps.ops.triton.image import augmentation as kernels
+
+        if kernels.takes(x, words):
+            of = Word.FLIP, Word.CROP_ACROSS, Word.CROP_DOWN
+            return kernels.placed(x, words, crop, edge_mode, of, flips=flips)
     height, width = x.shape[2:]
     mirrored = words[:, Word.FLIP] >> 31 if flips else None
     right, down = (_below(words[:, each], 2 * crop + 1) - crop for each in (Word.CROP_ACROSS, Word.CROP_DOWN))

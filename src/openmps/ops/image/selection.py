@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from openmps.errors import MPSArgumentError
+from openmps.ops import triton
 from openmps.ops.op import Kind, Op
 from openmps.ops.random.random import WORD_MASK, philox, split_words
 
@@ -24,6 +25,11 @@ def selected(x: Tensor, numbers: Tensor, first: int | Tensor, count: int) -> Ten
     Raises:
         MPSArgumentError: On the CPU, a number is N or more. A GPU makes an image of zeros of it.
     """
+    if triton.runs_on(x.device):
+        from openmps.ops.triton.image import selection as kernels
+
+        if kernels.takes(x, numbers, count):
+            return kernels.selected(x, numbers, first, count)
     index, images = _from(numbers, first, count), len(x)
     outside = index >= images
     if not x.is_cuda and bool(outside.any()):
@@ -49,6 +55,11 @@ def alternately_mirrored(x: Tensor, numbers: Tensor, first: int | Tensor, epoch:
     The image of number i is mirrored left to right in epoch e where the highest bit of word 0 of Philox4x32-10 with the
     key ``(seed, seed >> 32)`` and the counter ``(i, 0, 0, 0)`` plus ``e`` is odd.
     """
+    if triton.runs_on(x.device):
+        from openmps.ops.triton.image import selection as kernels
+
+        if kernels.takes(x, numbers, len(x)):
+            return kernels.alternately_mirrored(x, numbers, first, epoch, seed)
     word = philox((_from(numbers, first, len(x)), 0, 0, 0), split_words(seed))[0]
     is_mirrored = ((word >> 31) + epoch) & 1
     pixels = x.permute(0, 2, 3, 1)

@@ -1,0 +1,1 @@
+"""Fast forms of `openmps.ops.image`."""
