@@ -53,6 +53,9 @@ class Elements(View[ElementsShape]):
 
     def part(self, *part: int | slice) -> Elements:
         """Some of the elements; the axes that are not named are whole. Indices and ranges lie within the axes."""
+        if not any(part):  # the first ones, which most kernels ask for
+            shape = ElementsShape(self.shape.sizes[len(part) :], self.shape.stored_as)
+            return Elements(self.buffer, self.offset, shape, self.strides[len(part) :])
         first, sizes, strides = 0, list[int](), list[int]()
         named = [*part, *([slice(None)] * (len(self.strides) - len(part)))]
         for each, size, stride in zip(named, self.shape.sizes, self.strides, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from openmps.checks import flag, listed
@@ -232,10 +232,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         asked: _Asked,
     ) -> None:
         """The encode path for lists of operands, each with its argument's name."""
-        arguments = [_argument(name) for name, _ in read]
-        arguments += [_argument(name, is_result=True) for name, _ in written]
-        given = [each for _, each in (*read, *written)]
-        self._encode(command_buffer, *given, arguments=tuple(arguments), asked=asked)
+        arguments = _arguments(tuple([name for name, _ in read]), tuple([name for name, _ in written]))
+        self._encode(command_buffer, *[each for _, each in (*read, *written)], arguments=arguments, asked=asked)
 
     def _states(
         self, command_buffer: CommandBuffer, rows: Sequence[int], given: Any, wanted: Any, argument: str
@@ -399,9 +397,16 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
                 yield self._part_of(whole[part], part, gate)
 
 
-@cache
-def _argument(name: str, *, is_result: bool = False) -> Argument:
-    return Argument(name, (MPSMatrix, MatrixSequence, Kept), FLOATS, is_result=is_result)
+@lru_cache(maxsize=256)
+def _arguments(read: Sequence[str], written: Sequence[str]) -> tuple[Argument, ...]:
+    kinds = MPSMatrix, MatrixSequence, Kept
+    return tuple(
+        [
+            Argument(name, kinds, FLOATS, is_result=is_result)
+            for names, is_result in ((read, False), (written, True))
+            for name in names
+        ]
+    )
 
 
 def _kept_by(at: OperandContext, place: int, run: _Run, form: Form) -> list[Value]:
@@ -410,7 +415,12 @@ def _kept_by(at: OperandContext, place: int, run: _Run, form: Form) -> list[Valu
 
 
 def _named(argument: str, operands: Sequence[Operand]) -> list[tuple[str, Operand]]:
-    return [(f"{argument}[{index}]", each) for index, each in enumerate(operands)]
+    return [*zip(_names(argument, len(operands)), operands, strict=True)]
+
+
+@lru_cache(maxsize=256)
+def _names(argument: str, count: int) -> list[str]:
+    return [f"{argument}[{index}]" for index in range(count)]
 
 
 def _of_state(argument: str, state: MPSRNNRecurrentMatrixState | None) -> list[tuple[str, Operand]]:

@@ -187,22 +187,23 @@ def _even(
         return None
     first, count = matrices[0].whole(), len(matrices)
     (number, high, wide), kind = first.shape
-    distance = high * first.strides[1] * TORCH_TYPES[kind].itemsize
-    places = [*map(_place_of, matrices)]
-    fits = number == 1 and kind in FLOATS and wide >= columns and (rows is None or [*rows] == [high] * count)
-    alike = (first.buffer, first.shape, first.strides)
+    if number != 1 or kind not in FLOATS or wide < columns or first.buffer.device is not command_buffer.device:
+        return None
+    distance, begin = high * first.strides[1] * TORCH_TYPES[kind].itemsize, first.offset
+    alike = (_buffer_of, first.buffer), (_shape_of, first.shape), (_strides_of, first.strides)
     if (
-        not fits
-        or first.buffer.device is not command_buffer.device
-        or [place[:3] for place in places] != [alike] * count
-        or [place[3] for place in places] != [first.offset + step * distance for step in range(count)]
+        any([*map(get, matrices)].count(wanted) < count for get, wanted in alike)
+        or [*map(_offset_of, matrices)] != [*range(begin, begin + count * distance, distance)]
+        or (rows is not None and [*rows] != [high] * count)
     ):
         return None
     shape = ElementsShape((count * high, columns), kind)
-    return MatrixSequence(matrices, Elements(first.buffer, first.offset, shape, first.strides[1:]), [high] * count)
+    return MatrixSequence(matrices, Elements(first.buffer, begin, shape, first.strides[1:]), [high] * count)
 
 
-_place_of = attrgetter("_memory.buffer", "_elements", "_strides", "_offset")
+_buffer_of, _shape_of, _strides_of, _offset_of = map(
+    attrgetter, ("_memory.buffer", "_elements", "_strides", "_offset")
+)  # fmt: skip
 
 
 def _single(who: str, argument: str, matrix: Any, command_buffer: CommandBuffer) -> Elements:
