@@ -87,9 +87,12 @@ def _options_of_cudnn(given: _Sequence, *, keeps: bool) -> tuple[Any, ...]:
 def _run_cudnn(given: _Sequence, *, keeps: bool) -> Run:
     from openmps.ops.convolution.library_convolution import by_cudnn  # layers on the CPU need none of it
 
+    # They become views of the packed ones, which a tensor of somebody else's must not.
+    weights, inputs = [each.view_as(each) for each in given.weights], given.x.shape[2]
+    packed = _aten._cudnn_rnn_flatten_weight(weights, 4, inputs, _LSTM, given.size, 0, 1, False, False)
     with by_cudnn("rnn", exact=True):
-        y, h, c, reserve, packed = _aten._cudnn_rnn(
-            given.x, given.weights, 4, None, *given.before, *_options_of_cudnn(given, keeps=keeps)
+        y, h, c, reserve, _ = _aten._cudnn_rnn(
+            given.x, weights, 4, packed, *given.before, *_options_of_cudnn(given, keeps=keeps)
         )
     return Run(y, State(h, c), reserve, packed)
 

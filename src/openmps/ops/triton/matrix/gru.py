@@ -1,7 +1,7 @@
 """Gated recurrent units in Triton: sigmoid gates, a candidate by the hyperbolic tangent; see `recurrent_cells`.
 
-Small layers run a whole sequence in one launch, a program a row: no row needs another one's state. Of larger ones
-products are the library's, and what is between two of them is a launch.
+Small layers run a whole sequence in one launch, a program a row: no row needs another one's state. Larger ones take two
+launches a step, each a product with what follows from its numbers.
 """
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
@@ -16,27 +16,13 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.matrix.step_tiles import COLUMNS, added_product, grid_of, sigmoid, tanh, tiles
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
 MOST_AT_ONCE = 128
 """Numbers of a state up to which a program holds the weights of states."""
-_NUMBERS = 256
-"""That a program takes of a step."""
-
-
-@triton.jit
-def _sigmoid(x):
-    e = tl.exp(-tl.abs(x))
-    return tl.where(x >= 0.0, 1.0, e) / (1.0 + e)
-
-
-@triton.jit
-def _tanh(x):
-    e = tl.exp(-2.0 * tl.abs(x))
-    result = (1.0 - e) / (1.0 + e)
-    return tl.where(x >= 0.0, result, -result)
 
 
 @triton.jit
@@ -68,16 +54,24 @@ def _run(
     to_r = tl.load(block + size * size, is_block, 0.0)
     to_h = tl.load(block + 2 * size * size, is_block, 0.0)
     state = tl.load(first + row * size + at, is_at, 0.0)
+    # What a step reads is asked for a step ahead.
+    place = ((steps - 1 if IS_BACKWARD else 0) * rows + row).to(tl.int64)
+    mine = gates + place * 3 * size + at
+    next_z, next_r = tl.load(mine, is_at, 0.0), tl.load(mine + size, is_at, 0.0)
+    next_h = tl.load(mine + 2 * size, is_at, 0.0)
     for index in range(steps):
         step = steps - 1 - index if IS_BACKWARD else index
         place = (step * rows + row).to(tl.int64)
         mine = gates + place * 3 * size + at
-        z, r = tl.load(mine, is_at, 0.0), tl.load(mine + size, is_at, 0.0)
-        h = tl.load(mine + 2 * size, is_at, 0.0)
-        z = _sigmoid(z + tl.sum(to_z * state[:, None], 0))
-        r = _sigmoid(r + tl.sum(to_r * state[:, None], 0))
+        z, r, h = next_z, next_r, next_h
+        is_next = is_at & (index + 1 < steps)
+        ahead = mine + (-3 if IS_BACKWARD else 3) * rows * size
+        next_z, next_r = tl.load(ahead, is_next, 0.0), tl.load(ahead + size, is_next, 0.0)
+        next_h = tl.load(ahead + 2 * size, is_next, 0.0)
+        z = sigmoid(z + tl.sum(to_z * state[:, None], 0))
+        r = sigmoid(r + tl.sum(to_r * state[:, None], 0))
         reset = tl.where(is_at, r * state, 0.0)
-        h = _tanh(h + tl.sum(to_h * reset[:, None], 0))
+        h = tanh(h + tl.sum(to_h * reset[:, None], 0))
         state = tl.where(is_at, _mixed(z, h, state, IS_FLIPPED), 0.0)
         tl.store(mine, z, is_at)
         tl.store(mine + size, r, is_at)
@@ -111,13 +105,20 @@ def _back(
     of_r = tl.load(block + size * size, is_block, 0.0)
     of_h = tl.load(block + 2 * size * size, is_block, 0.0)
     state = tl.load(behind + row * size + at, is_at, 0.0)
+    # What a step reads is asked for a step ahead.
+    place = ((steps - 1) * rows + row).to(tl.int64)
+    mine = gates + place * 3 * size + at
+    next_z, next_r = tl.load(mine, is_at, 0.0), tl.load(mine + size, is_at, 0.0)
+    next_h, next_h0 = tl.load(mine + 2 * size, is_at, 0.0), tl.load(before + place * size + at, is_at, 0.0)
+    next_own = tl.load(gradient + place * size + at, is_at, 0.0)
     for index in range(steps):
         place = ((steps - 1 - index) * rows + row).to(tl.int64)
-        mine = gates + place * 3 * size + at
-        z, r = tl.load(mine, is_at, 0.0), tl.load(mine + size, is_at, 0.0)
-        h = tl.load(mine + 2 * size, is_at, 0.0)
-        h0 = tl.load(before + place * size + at, is_at, 0.0)
-        own = state + tl.load(gradient + place * size + at, is_at, 0.0)
+        z, r, h, h0, own = next_z, next_r, next_h, next_h0, state + next_own
+        is_next, ahead = is_at & (index + 1 < steps), place - rows
+        mine = gates + ahead * 3 * size + at
+        next_z, next_r = tl.load(mine, is_next, 0.0), tl.load(mine + size, is_next, 0.0)
+        next_h, next_h0 = tl.load(mine + 2 * size, is_next, 0.0), tl.load(before + ahead * size + at, is_next, 0.0)
+        next_own = tl.load(gradient + ahead * size + at, is_next, 0.0)
         slope_z, slope_h, past = _slopes(z, h, h0, IS_FLIPPED)
         az, ah = own * slope_z, own * slope_h
         reset = tl.sum(of_h * ah[:, None], 0)
@@ -147,77 +148,116 @@ def back(
 
 @Launched
 @triton.jit
-def _reset(gates, before, reset, size, NUMBERS: tl.constexpr):
-    """``r . h0``; z and r become their results."""
-    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
-    is_at, mine = at < size, gates + row * 3 * size + at
-    r = _sigmoid(tl.load(mine + size, is_at, 0.0))
-    tl.store(mine, _sigmoid(tl.load(mine, is_at, 0.0)), is_at)
-    tl.store(mine + size, r, is_at)
-    tl.store(reset + row * size + at, r * tl.load(before + row * size + at, is_at, 0.0), is_at)
+def _reset(
+    gates, before, weights, reset, rows, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr
+):  # fmt: skip
+    """z, r and ``r . h0`` of a step; gates become their results."""
+    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_here = (row < rows)[:, None] & (column < size)[None, :]
+    place, mine = row[:, None] * size + column[None, :], gates + row[:, None] * 3 * size + column[None, :]
+    z, r = tl.load(mine, is_here, 0.0), tl.load(mine + size, is_here, 0.0)
+    z = added_product(z, before, size, weights, 1, size, size, row, column, rows, size, TERMS)
+    r = added_product(r, before, size, weights + size * size, 1, size, size, row, column, rows, size, TERMS)
+    r = sigmoid(r)
+    tl.store(mine, sigmoid(z), is_here)
+    tl.store(mine + size, r, is_here)
+    tl.store(reset + place, r * tl.load(before + place, is_here, 0.0), is_here)
 
 
 @Launched
 @triton.jit
-def _mix(gates, before, hidden, size, IS_FLIPPED: tl.constexpr, NUMBERS: tl.constexpr):
-    """h1; the candidate becomes its result."""
-    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
-    is_at, mine = at < size, gates + row * 3 * size + at
-    h = _tanh(tl.load(mine + 2 * size, is_at, 0.0))
-    h1 = _mixed(tl.load(mine, is_at, 0.0), h, tl.load(before + row * size + at, is_at, 0.0), IS_FLIPPED)
-    tl.store(mine + 2 * size, h, is_at)
-    tl.store(hidden + row * size + at, h1, is_at)
-
-
-def _grid(rows: int, size: int) -> tuple[int, int]:
-    return rows, triton.cdiv(size, _NUMBERS)
+def _mix(
+    gates, before, weights, reset, hidden, rows, size,
+    IS_FLIPPED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
+):  # fmt: skip
+    """The candidate and h1 of a step."""
+    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_here = (row < rows)[:, None] & (column < size)[None, :]
+    place, mine = row[:, None] * size + column[None, :], gates + row[:, None] * 3 * size + column[None, :]
+    h = tl.load(mine + 2 * size, is_here, 0.0)
+    of_reset = weights + 2 * size * size
+    h = tanh(added_product(h, reset, size, of_reset, 1, size, size, row, column, rows, size, TERMS))
+    h1 = _mixed(tl.load(mine, is_here, 0.0), h, tl.load(before + place, is_here, 0.0), IS_FLIPPED)
+    tl.store(mine + 2 * size, h, is_here)
+    tl.store(hidden + place, h1, is_here)
 
 
 def step(gates: Tensor, before: Tensor, weights: Tensor, hidden: Tensor, *, is_flipped: bool) -> None:
     """Fill h1 of a step; ``gates``, the rows of the step, become their results."""
-    rows, size = before.shape
-    grid, reset = _grid(rows, size), torch.empty_like(before)
-    gates[:, : 2 * size].addmm_(before, weights[: 2 * size].t())
-    _reset[grid](gates, before, reset, size, _NUMBERS, num_warps=4)
-    gates[:, 2 * size :].addmm_(reset, weights[2 * size :].t())
-    _mix[grid](gates, before, hidden, size, is_flipped, _NUMBERS, num_warps=4)
+    (rows, size), reset = before.shape, torch.empty_like(before)
+    block, terms = tiles(rows, size)
+    grid = grid_of(rows, size)
+    _reset[grid](gates, before, weights, reset, rows, size, block, COLUMNS, terms, num_warps=4)
+    _mix[grid](gates, before, weights, reset, hidden, rows, size, is_flipped, block, COLUMNS, terms, num_warps=4)
+
+
+@Launched
+@triton.jit
+def _back_of_reset(
+    gates, before, weights, made, left, rows, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr
+):  # fmt: skip
+    """With respect to what r is given; added to ``left`` what goes to h0 by the candidate."""
+    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_here = (row < rows)[:, None] & (column < size)[None, :]
+    place, mine = row[:, None] * size + column[None, :], row[:, None] * 3 * size + size + column[None, :]
+    none, of_candidate = tl.zeros([ROWS, COLUMNS], tl.float32), made + 2 * size
+    of_reset = added_product(
+        none, of_candidate, 3 * size, weights + 2 * size * size, size, 1, size, row, column, rows, size, TERMS
+    )
+    r = tl.load(gates + mine, is_here, 0.0)
+    tl.store(made + mine, of_reset * tl.load(before + place, is_here, 0.0) * r * (1.0 - r), is_here)
+    tl.store(left + place, tl.load(left + place, is_here, 0.0) + of_reset * r, is_here)
 
 
 @Launched
 @triton.jit
 def _back_of_mix(
-    gradient, gates, before, behind, made, left, size, IS_FLIPPED: tl.constexpr, NUMBERS: tl.constexpr
+    gradient, gates, before, behind, weights, of_gates, made, left, rows, size,
+    HAS_PRODUCT: tl.constexpr, HAS_STEP: tl.constexpr, IS_FLIPPED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
 ):  # fmt: skip
-    """With respect to what z and the candidate are given; ``left`` becomes what goes to h0 beside gates."""
-    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
-    is_at, place, mine = at < size, row * size + at, row * 3 * size + at
-    z, h = tl.load(gates + mine, is_at, 0.0), tl.load(gates + mine + 2 * size, is_at, 0.0)
-    own = tl.load(gradient + place, is_at, 0.0) + tl.load(behind + place, is_at, 0.0)
-    slope_z, slope_h, past = _slopes(z, h, tl.load(before + place, is_at, 0.0), IS_FLIPPED)
-    tl.store(made + mine, own * slope_z, is_at)
-    tl.store(made + mine + 2 * size, own * slope_h, is_at)
-    tl.store(left + place, own * past, is_at)
+    """The gradient with respect to a state: with ``HAS_PRODUCT`` what z and r of the step behind it add to ``behind``.
+
+    With ``HAS_STEP`` those with respect to what z and the candidate of the step before it are given, too; ``left``
+    becomes what goes to its h0 beside gates.
+    """
+    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_here = (row < rows)[:, None] & (column < size)[None, :]
+    place, mine = row[:, None] * size + column[None, :], row[:, None] * 3 * size + column[None, :]
+    state = tl.load(behind + place, is_here, 0.0)
+    if HAS_PRODUCT:
+        state = added_product(state, of_gates, 3 * size, weights, size, 1, 2 * size, row, column, rows, size, TERMS)
+        tl.store(behind + place, state, is_here)
+    if HAS_STEP:
+        z, h = tl.load(gates + mine, is_here, 0.0), tl.load(gates + mine + 2 * size, is_here, 0.0)
+        own = state + tl.load(gradient + place, is_here, 0.0)
+        slope_z, slope_h, past = _slopes(z, h, tl.load(before + place, is_here, 0.0), IS_FLIPPED)
+        tl.store(made + mine, own * slope_z, is_here)
+        tl.store(made + mine + 2 * size, own * slope_h, is_here)
+        tl.store(left + place, own * past, is_here)
 
 
-@Launched
-@triton.jit
-def _back_of_reset(gates, before, reset, made, left, size, NUMBERS: tl.constexpr):
-    """With respect to what r is given; added to ``left`` what goes to h0 by the candidate."""
-    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
-    is_at, place, mine = at < size, row * size + at, row * 3 * size + size + at
-    r, of_reset = tl.load(gates + mine, is_at, 0.0), tl.load(reset + place, is_at, 0.0)
-    tl.store(made + mine, of_reset * tl.load(before + place, is_at, 0.0) * r * (1.0 - r), is_at)
-    tl.store(left + place, tl.load(left + place, is_at, 0.0) + of_reset * r, is_at)
-
-
-def step_back(
-    gradient: Tensor, gates: Tensor, before: Tensor, behind: Tensor, weights: Tensor, made: Tensor, left: Tensor, *,
-    is_flipped: bool,
-) -> None:  # fmt: skip
-    """Fill the gradients of a step, its rows: see `back`."""
-    rows, size = before.shape
-    grid = _grid(rows, size)
-    _back_of_mix[grid](gradient, gates, before, behind, made, left, size, is_flipped, _NUMBERS, num_warps=4)
-    reset = made[:, 2 * size :] @ weights[2 * size :]
-    _back_of_reset[grid](gates, before, reset, made, left, size, _NUMBERS, num_warps=4)
-    left.addmm_(made[:, : 2 * size], weights[: 2 * size])
+def back_in_steps(
+    gradient: Tensor, gates: Tensor, before: Tensor, behind: Tensor, weights: Tensor, *, is_flipped: bool
+) -> tuple[Tensor, Tensor]:
+    """The same as `back` in two launches a step; ``behind`` is not written."""
+    rows, size = behind.shape
+    made, left = torch.empty_like(gates), torch.empty_like(before)
+    block, terms = tiles(rows, size)
+    grid = grid_of(rows, size)
+    steps = [*zip(*(each.split(rows) for each in (gradient, gates, before, made, left)), strict=True)][::-1]
+    of_gates = made  # of the step behind; none of the last one
+    for index, (own, its_gates, h0, into, to_h0) in enumerate(steps):
+        _back_of_mix[grid](
+            own, its_gates, h0, behind, weights, of_gates, into, to_h0, rows, size, index > 0, True, is_flipped,
+            block, COLUMNS, terms, num_warps=4,
+        )  # fmt: skip
+        _back_of_reset[grid](
+            its_gates, h0, weights, into, to_h0, rows, size, block, COLUMNS, terms, num_warps=4
+        )  # fmt: skip
+        behind, of_gates = to_h0, into
+    _back_of_mix[grid](
+        gradient, gates, before, behind, weights, of_gates, made, left, rows, size, True, False, is_flipped,
+        block, COLUMNS, terms, num_warps=4,
+    )  # fmt: skip
+    return made, left
