@@ -21,6 +21,7 @@ from encoding import Bench, Outcome, train, trained
 from mac_facts import graphs, matrices, storage
 from mac_facts.fact import DEVICE, image
 from openmps.convention import NotingConventions
+from openmps.convention.filters import FILTERS
 from openmps.convention.table import CONVENTIONS, MACHINES
 from openmps.core.padding.policy import PRESETS
 from openmps.metal.version import Version
@@ -47,10 +48,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarni
 
 
 def test_every_question_has_a_row() -> None:
-    """Those that only a Mac can answer, K, R and P, and those that facts have brought, F."""
+    """Those that only a Mac can answer, K, R and P, those that facts have brought, F, and those on filters, I."""
     asked = {question for row in CONVENTIONS.values() for question in row.questions}
     expected = [*(f"K{k}" for k in range(1, 22)), *(f"R{k}" for k in range(1, 31)), *(f"P{k}" for k in range(10))]
-    assert asked == {*expected, "F1", "F2", "F3", "F4"} and len(expected) == 61
+    filters = {f"I{number}" for number in range(1, len(FILTERS) + 1)}
+    assert asked == {*expected, "F1", "F2", "F3", "F4", *filters} and (len(expected), len(filters)) == (61, 57)
+    assert all(row.to_ask for row in FILTERS)
 
 
 OBJECTS = {"state_resource_size", "short_row_bytes"}

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from openmps.convention.table import CONVENTIONS, MACHINES, Convention
+from openmps.convention.filters import FILTERS
+from openmps.convention.row import Convention
+from openmps.convention.table import CONVENTIONS, MACHINES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "conventions.md"
 _HEAD = """# Conventions
@@ -54,16 +56,19 @@ ONNX models are read into nodes of the default readings: where they would mean s
 that `openmps.formats.onnx.save` writes has the readings of its graph, or there is none.
 
 Questions K, R and P are numbered as in a list that only a Mac can answer; F are questions that measured facts have
-brought. Facts stand with their sources in `tests/mac_facts`, and each is a test. Where there is no other choice, the
-last column says why; to ask for one raises.
+brought, I those on [image filters](image_filters.md). Facts stand with their sources in `tests/mac_facts`, and each is
+a test. Where there is no other choice, a column says why; to ask for one raises.
 """
 
 
 def page() -> str:
     """The page's text."""
-    rows = [*CONVENTIONS.values()]
-    chosen, fixed = [row for row in rows if row.alternatives], [row for row in rows if not row.alternatives]
-    return "\n".join([_HEAD, *_machines(), *_with_choices(chosen), *_fixed(fixed)]) + "\n"
+    rows = [row for row in CONVENTIONS.values() if row not in FILTERS]
+    parts = [_HEAD, *_machines()]
+    for title, group in (("Open questions", rows), ("Image filters", [*FILTERS])):
+        parts += [*_with_choices(title, [row for row in group if row.alternatives])]
+        parts += [*_fixed(title, [row for row in group if not row.alternatives])]
+    return "\n".join(parts).rstrip() + "\n"
 
 
 def _machines() -> Iterator[str]:
@@ -73,23 +78,34 @@ def _machines() -> Iterator[str]:
     yield ""
 
 
-def _with_choices(rows: list[Convention]) -> Iterator[str]:
-    yield f"## Open questions with a choice: {len(rows)}\n"
-    yield "| question | name | choices, the default first | concerns | known |"
-    yield "| --- | --- | --- | --- | --- |"
+def _with_choices(title: str, rows: list[Convention]) -> Iterator[str]:
+    yield f"## {title} with a choice: {len(rows)}\n"
+    yield from _heads("question | name | choices, the default first | concerns | known", rows)
     for row in rows:
         choices = "<br>".join(f"`{name}`: {says}" for name, says in row.choices.items())
-        yield f"| {_asked(row)} | `{row.name}` | {choices} | {_classes(row)} | {_known(row)} |"
+        yield f"| {_asked(row)} | `{row.name}` | {choices} | {_classes(row)} | {_known(row)} |{_asked_of_macs(row)}"
     yield ""
 
 
-def _fixed(rows: list[Convention]) -> Iterator[str]:
-    yield f"## Open questions without one: {len(rows)}\n"
-    yield "| question | name | openmps | concerns | known | why there is no choice |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+def _fixed(title: str, rows: list[Convention]) -> Iterator[str]:
+    yield f"## {title} without one: {len(rows)}\n"
+    yield from _heads("question | name | openmps | concerns | known | why there is no choice", rows)
     for row in rows:
         says = row.choices[row.default]
-        yield f"| {_asked(row)} | `{row.name}` | {says} | {_classes(row)} | {_known(row)} | {row.why_not} |"
+        cells = [_asked(row), f"`{row.name}`", says, _classes(row), _known(row), row.why_not]
+        yield f"| {' | '.join(cells)} |{_asked_of_macs(row)}"
+    yield ""
+
+
+def _heads(names: str, rows: list[Convention]) -> Iterator[str]:
+    """The head of a table, with what to ask a Mac where rows say it."""
+    every = names.split(" | ") + ["what to ask a Mac"] * any(row.to_ask for row in rows)
+    yield f"| {' | '.join(every)} |"
+    yield f"| {' | '.join(['---'] * len(every))} |"
+
+
+def _asked_of_macs(row: Convention) -> str:
+    return f" {row.to_ask} |" if row.to_ask else ""
 
 
 def _asked(row: Convention) -> str:

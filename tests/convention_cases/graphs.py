@@ -114,6 +114,18 @@ def _scaled(left: Any, right: Any) -> Any:
     return node
 
 
+_LARGE = 1e8
+
+
+def _added(source: Any) -> Any:
+    """The gradient of an image with three readers, whose parts lose 1 where it is not added last."""
+    parts = [mps.MPSCNNNeuronLinearNode(source, factor).result_image for factor in (_LARGE, -_LARGE, 1.0)]
+    total = mps.MPSNNAdditionNode(mps.MPSNNAdditionNode(parts[0], parts[1]).result_image, parts[2])
+    gradients = mps.MPSNNInitialGradientNode(total.result_image).training_graph(None)
+    assert gradients
+    return [gradients[-1].result_image, total.result_image]
+
+
 _PARTS = [[1.0], [5.0, 6.0]]
 CASES: Mapping[str, Case] = {
     "source_order": Case({"depth": [1 - 10 - 100], "breadth": [100 - 10 - 1]}, alone("source_order"), _ordered()),
@@ -130,6 +142,12 @@ CASES: Mapping[str, Case] = {
         {each: [oracle.joined(_PARTS, each)] for each in ("texture", "zeros")},
         alone("concatenation_filler"),
         network(lambda a, b: mps.MPSNNConcatenationNode([a, b]), *(image([[part]]) for part in _PARTS)),
+    ),
+    "addition_order": Case(
+        {"readers": [1, 1], "reversed": [0, 1]},
+        alone("addition_order"),
+        network(_added, row_image([1.0]), behind=False),
+        unlinted="it is asked where the nodes are derived",
     ),
     "graph_primary_scale": Case(
         {"kept": [[12, 24, 36]], "dropped": [[11, 22, 33]]},

@@ -151,6 +151,32 @@ _GRID = image([[[place, 0.0] for place in _PLACES]])
 _FOUR, _EIGHT = [10.0, 20.0, 60.0, 30.0], [1.0, 5.0, 2.0, 4.0, 3.0, 8.0, 7.0, 6.0]
 
 
+_CLIP = mps.MTLRegion(mps.MTLOrigin(2, 0, 0), mps.MTLSize(2, 1, 1))
+
+
+def _clipped_upsampling() -> Subject:
+    """By 2, into columns 2 and 3 of six."""
+
+    def make() -> Any:
+        found = mps.MPSCNNUpsamplingNearest(DEVICE, 2, 1), mps.MPSCNNUpsamplingBilinear(DEVICE, 2, 1)
+        for each in found:
+            each.clip_rect = _CLIP
+        return found
+
+    def encode(command_buffer: Any, *made: Any) -> Sequence[Any]:
+        found = [row_image([-1] * 6) for _ in made]
+        for each, destination in zip(made, found, strict=True):
+            each.encode(command_buffer, row_image([0, 10, 20]), destination_image=destination)
+        return found
+
+    return kernels(make, encode)
+
+
+def _asks_no_origin() -> bool:
+    graph = graph_of(mps.MPSCNNUpsamplingNearestNode(mps.MPSNNImageNode(), 2, 1))
+    return "upsampling_origin" not in graph.conventions_asked([row_image([0, 10, 20]).descriptor()])
+
+
 def _enlarged() -> Subject:
     def make() -> Any:
         return mps.MPSCNNUpsamplingBilinear(DEVICE, 2, 1), mps.MPSCNNUpsamplingBilinearGradient(DEVICE, 2, 1)
@@ -305,6 +331,15 @@ CASES: Mapping[str, Case] = {
         _enlarged(),
         network(_enlarged_nodes, row_image(_FOUR), row_image(_EIGHT), behind=False),
         unfused=_UNFUSED,
+    ),
+    "upsampling_origin": Case(
+        {
+            "clip": [[-1, -1, 0, 0, -1, -1], [-1, -1, 0, 5, -1, -1]],
+            "image": [[-1, -1, 10, 10, -1, -1], [-1, -1, 10, 15, -1, -1]],
+        },
+        _clipped_upsampling(),
+        Absent("a graph fills its images", _asks_no_origin),
+        besides=frozenset({"bilinear_centres"}),
     ),
     "clamp_mask": Case(
         {"applied": [[1, 0, 1], [3, 5, 4]], "ignored": [[1, 1, 1], [3, 5, 4]]},

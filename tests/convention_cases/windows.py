@@ -172,6 +172,31 @@ def _binary_nodes(source: Any) -> Any:
     ]
 
 
+_TIED, _SHARES = [1.0, 1.0, 1.0, 0.0], [3.0, 5.0]
+
+
+def _ties() -> Subject:
+    """Windows of 3 at distances of 1, of which the first holds three maxima, and the second two."""
+
+    def make() -> Any:
+        made = mps.MPSCNNPoolingMax(DEVICE, 3, 1, 1, 1), mps.MPSCNNPoolingMaxGradient(DEVICE, 3, 1)
+        made[0].padding = mps.MPSNNDefaultPadding(Method.SIZE_VALID_ONLY)
+        return made
+
+    def encode(command_buffer: Any, forward: Any, gradient: Any) -> Sequence[Any]:
+        source = row_image(_TIED)
+        made, state = forward.encode(command_buffer, source, destination_state_is_temporary=False)
+        return [gradient.encode(command_buffer, row_image(_SHARES), source, state), made]
+
+    return kernels(make, encode)
+
+
+def _tied_nodes(source: Any, factors: Any) -> Any:
+    node = mps.MPSCNNPoolingMaxNode(source, kernel_width=3, kernel_height=1, stride_in_pixels_x=1, stride_in_pixels_y=1)
+    node.padding_policy = mps.MPSNNDefaultPadding(Method.SIZE_VALID_ONLY)
+    return trained(node, factors)
+
+
 # --- padding policies -------------------------------------------------------------------------------------------------
 
 _ALIGNED = mps.MPSNNDefaultPadding(Method.SIZE_SAME | Method.ALIGN_TOP_LEFT)
@@ -270,6 +295,12 @@ CASES: Mapping[str, Case] = {
         },
         _norms(),
         network(_norm_nodes, row_image(_NORMED), behind=False),
+        unfused=_UNFUSED,
+    ),
+    "pooling_ties": Case(
+        {"first": [[3, 5, 0, 0], [1, 1]], "last": [[0, 0, 8, 0], [1, 1]]},
+        _ties(),
+        network(_tied_nodes, row_image(_TIED), row_image(_SHARES), behind=False),
         unfused=_UNFUSED,
     ),
     "clamp_gradient": Case(

@@ -122,6 +122,17 @@ def test_ties_go_to_the_first_tap(
         assert_close(found, expected, TOLERANCE[dtype], f"tied maximum gradient of {case}, {how}")
 
 
+@pytest.mark.parametrize("number", range(0, len(DILATED), 4))
+def test_ties_may_go_to_the_last_tap(number: int, device: torch.device, rng: np.random.Generator) -> None:
+    case = DILATED[number]
+    x = rng.integers(1, 3, size=case.shape).astype(np.float64)  # no zero outside of the image is a maximum
+    g = rng.normal(size=case.result_shape())
+    operands = (tensor(each, torch.float64, device, case.layout) for each in (g, x))
+    found = ops.last_maximum_gradient(*operands, case.window(), case.edge_mode)
+    expected = oracle.maximum_gradient(g, x, case.rows, case.columns, case.edge, last=True)
+    assert_close(found, expected, TOLERANCE[torch.float64], f"tied maximum gradient of {case}")
+
+
 @pytest.mark.parametrize(
     ("number", "zero_pad", "dtype"),
     [(i, PADS[(i + j) % 4], DTYPES[(i // 4 + j) % 2]) for i in range(len(PLAIN)) for j in (0, 1)],

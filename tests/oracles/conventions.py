@@ -235,3 +235,51 @@ def transposed_sum(summands: list[list[list[float]]], bias: list[float], reading
         for i in range(rows):
             result[j][i] += bias[i if reading == "transposed" else j]
     return result
+
+
+# --- image filters ----------------------------------------------------------------------------------------------------
+
+
+def expanded(smaller: Pixels | list[list[float]], size: int, reading: str) -> Pixels:
+    """A square picture of twice the size: pixels at even places among zeros, and [1 4 6 4 1] / 16 down and across."""
+    weights = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16 * (2 if reading == "fourfold" else 1)
+    sparse = np.zeros((size + 4, size + 4))
+    sparse[2 : 2 + size : 2, 2 : 2 + size : 2] = smaller
+    found = np.zeros((size, size))
+    for y, x, v, u in np.ndindex(size, size, 5, 5):
+        found[y, x] += weights[v] * weights[u] * sparse[y + v, x + u]
+    return found
+
+
+def guided(source: list[float], guidance: list[float], size: int, epsilon: float, reading: str) -> list[list[float]]:
+    """Slopes and constants of a row, fitted in windows that end with it; their means over windows, or their own."""
+
+    def inside(x: list[float], place: int) -> np.ndarray:
+        return np.array(x[max(0, place - size // 2) : place + size // 2 + 1])
+
+    slopes: list[float] = []
+    constants: list[float] = []
+    for place in range(len(source)):
+        p, guide = inside(source, place), inside(guidance, place)
+        slope = ((p * guide).mean() - p.mean() * guide.mean()) / (guide.var() + epsilon)
+        slopes.append(float(slope))
+        constants.append(float(p.mean() - slope * guide.mean()))
+    if reading == "own":
+        return [slopes, constants]
+    return [[float(inside(x, place).mean()) for place in range(len(x))] for x in (slopes, constants)]
+
+
+def shrunk(x: list[float], count: int, reading: str) -> list[float]:
+    """Lanczos of three lobes over a row whose edge is repeated; windows widen by the factor, or not."""
+    factor = len(x) / count
+    wide = factor if reading == "widened" else 1.0
+    found: list[float] = []
+    for place in range(count):
+        centre, total, weight = (place + 0.5) * factor - 0.5, 0.0, 0.0
+        for pixel in range(math.floor(centre - 3 * wide), math.ceil(centre + 3 * wide) + 1):
+            d = (pixel - centre) / wide
+            each = float(np.sinc(d) * np.sinc(d / 3)) if abs(d) < 3 else 0.0
+            weight += each
+            total += each * x[min(max(pixel, 0), len(x) - 1)]
+        found.append(total / weight)
+    return found

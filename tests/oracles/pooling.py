@@ -41,10 +41,12 @@ def maximum(x: np.ndarray, rows: Axis, columns: Axis, edge: int) -> np.ndarray:
     return result
 
 
-def maximum_gradient(g: np.ndarray, x: np.ndarray, rows: Axis, columns: Axis, edge: int) -> np.ndarray:
+def maximum_gradient(
+    g: np.ndarray, x: np.ndarray, rows: Axis, columns: Axis, edge: int, *, last: bool = False
+) -> np.ndarray:
     result = np.zeros(x.shape)
     for y, u, taps in windows(rows, columns):
-        pixels = _pixels(x, taps, edge)
+        pixels = _pixels(x, taps, edge)[:: -1 if last else 1]
         for n, c in np.ndindex(*x.shape[:2]):
             owner = _maximum(x[n, c], pixels)[1]
             if owner is not None:

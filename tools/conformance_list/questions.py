@@ -11,6 +11,7 @@ import openmps as mps
 from conformance_list.describe import DEVICE, described, listed
 from conformance_list.kernels import family_of
 from conformance_list.nodes import FLOAT32
+from openmps.convention.filters import FILTERS
 
 Loss, Reduction, Method = mps.MPSCNNLossType, mps.MPSCNNReductionType, mps.MPSNNPaddingMethod
 CLAMP = mps.MPSImageEdgeMode.CLAMP
@@ -30,6 +31,7 @@ APART = {
     "optimizer_steps": "optimizers", "batch_divisor": "batches", "upsampling_origin": "a destination that is filled",
     "state_resource_size": "states by themselves", "short_row_bytes": "a descriptor by itself",
     "matrix_sum_bias": "the list has no sums of matrices",
+    **{row.name: "the list has no image filters" for row in FILTERS},
 }  # fmt: skip
 """Questions that the list does not ask, by the names of conventions: what that would take."""
 

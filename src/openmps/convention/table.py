@@ -7,42 +7,11 @@ lines of the macOS 10.14 ones, of 16.5's where marked +), measured facts of ``te
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-_NOT_COMPUTED = "the other readings are not computed yet"
-_NO_NUMBERS = "it concerns which objects are made, counted and asked, not what kernels compute"
-_NOT_DEFINED = "no other reading is known well enough to be computed"
+from openmps.convention.filters import FILTERS
+from openmps.convention.row import NO_NUMBERS, NOT_COMPUTED, NOT_DEFINED, Convention
+
 _OTHER_OBJECTS = "it concerns objects of Metal, not numbers"
-
-
-class Convention(NamedTuple):
-    """One open reading of the documentation."""
-
-    name: str
-    questions: tuple[str, ...]
-    """K and R: numbers and objects that only a Mac can tell; P: asked in the same run; F: found by a fact."""
-    asks: str
-    choices: Mapping[str, str]
-    """What each name means; the first is the default."""
-    concerns: tuple[str, ...]
-    """The classes that it bears on."""
-    evidence: tuple[str, ...] = ()
-    proven: tuple[str, ...] = ()
-    """Machines that were seen to do as the default says."""
-    why_not: str = ""
-    """Why there is no other choice."""
-
-    @property
-    def default(self) -> str:
-        """The choice that holds unless another is asked for."""
-        return next(iter(self.choices))
-
-    @property
-    def alternatives(self) -> tuple[str, ...]:
-        """The other choices."""
-        return tuple(self.choices)[1:]
-
-
 _M4 = "macOS 27, M4"
 _KERNELS = (
     Convention(
@@ -89,7 +58,7 @@ _KERNELS = (
     Convention(
         "yolo_decoding", ("K9",), "How are the predictions of a YOLO loss decoded?",
         {"decoded": "the sigmoid's derivative, logarithms of sizes, overlap as confidence"},
-        ("MPSCNNYOLOLoss",), ("Turi Create's comparison of its own two implementations",), why_not=_NOT_COMPUTED,
+        ("MPSCNNYOLOLoss",), ("Turi Create's comparison of its own two implementations",), why_not=NOT_COMPUTED,
     ),
     Convention(
         "statistics_restart", ("K10",), "When do the statistics of a batch normalization's state begin again?",
@@ -101,7 +70,7 @@ _KERNELS = (
         {"population": "yes: divided by the count"},
         ("MPSCNNBatchNormalizationStatistics", "MPSCNNInstanceNormalization"),
         ("MPSMatrixBatchNormalization on an M4 computes the population's (C, B): the nearest kernel measured",),
-        why_not=_NOT_COMPUTED,
+        why_not=NOT_COMPUTED,
     ),
     Convention(
         "l2_clamp", ("K12",), "What does L2 pooling read outside the image where the edge mode is Clamp?",
@@ -109,8 +78,9 @@ _KERNELS = (
     ),
     Convention(
         "pooling_ties", ("K13",), "Which of equal maxima gets the gradient of max pooling?",
-        {"first": "the first"}, ("MPSCNNPoolingMax", "MPSCNNPoolingMaxGradient"), ("MPSCNNPooling.h",),
-        why_not=_NOT_COMPUTED,
+        {"first": "the first, row by row", "last": "the last"},
+        ("MPSCNNPoolingMax", "MPSCNNPoolingMaxGradient", "MPSCNNDilatedPoolingMax", "MPSCNNDilatedPoolingMaxGradient"),
+        ("MPSCNNPooling.h",),
     ),
     Convention(
         "argument_ties", ("K13",), "Which index do the arguments of minimum and maximum give for equal channels?",
@@ -136,8 +106,8 @@ _KERNELS = (
     ),
     Convention(
         "upsampling_origin", ("K17",), "Does upsampling into a clip rectangle count from its corner?",
-        {"clip": "yes, and offsets are in source pixels"},
-        ("MPSCNNUpsamplingNearest", "MPSCNNUpsamplingBilinear"), ("MPSCNNUpsampling.h",), why_not=_NOT_COMPUTED,
+        {"clip": "yes, and offsets are in source pixels", "image": "no: from the destination's corner"},
+        ("MPSCNNUpsamplingNearest", "MPSCNNUpsamplingBilinear"), ("MPSCNNUpsampling.h",),
     ),
     Convention(
         "alignment", ("K18", "R5"), "What do ALIGN_TOP_LEFT and ALIGN_BOTTOM_RIGHT of a padding method place there?",
@@ -179,7 +149,7 @@ _GRAPHS = (
     ),
     Convention(
         "result_states", ("R4",), "Which states does a graph hand out?",
-        {"exported": "those that are exported"}, ("MPSNNGraph",), ("MPSNNGraph.h",), why_not=_NO_NUMBERS,
+        {"exported": "those that are exported"}, ("MPSNNGraph",), ("MPSNNGraph.h",), why_not=NO_NUMBERS,
     ),
     Convention(
         "negative_remainder", ("R6",), "How is half of a negative remainder of padding rounded?",
@@ -205,12 +175,12 @@ _GRAPHS = (
     Convention(
         "reverse_offset", ("R10",), "Where does the offset of a transposed convolution go?",
         {"kernel_offset": "into kernelOffset, counted in the source with zeros between"},
-        ("MPSCNNConvolutionTranspose",), ("MPSNeuralNetworkTypes.h",), why_not=_NOT_COMPUTED,
+        ("MPSCNNConvolutionTranspose",), ("MPSNeuralNetworkTypes.h",), why_not=NOT_COMPUTED,
     ),
     Convention(
         "default_policies", ("R11",), "Which padding policy and edge mode has a fresh kernel?",
         {"same": "method 16 and Zero; valid only for fully connected layers"}, ("MPSCNNKernel",),
-        ("MPSCNNConvolution.h 1684-1685", "fresh-pooling-edge-mode"), why_not=_NOT_DEFINED,
+        ("MPSCNNConvolution.h 1684-1685", "fresh-pooling-edge-mode"), why_not=NOT_DEFINED,
     ),
     Convention(
         "result_format", ("R12",), "How is an image stored that an encode makes of one of whole numbers?",
@@ -218,11 +188,11 @@ _GRAPHS = (
     ),
     Convention(
         "shared_operand_reads", ("R14",), "How often is a temporary image read that is both operands?",
-        {"arguments": "once for each argument"}, ("MPSCNNBinaryKernel",), ("MPSImage.h",), why_not=_NO_NUMBERS,
+        {"arguments": "once for each argument"}, ("MPSCNNBinaryKernel",), ("MPSImage.h",), why_not=NO_NUMBERS,
     ),
     Convention(
         "view_reads", ("R15",), "How is a read of views of one image counted?",
-        {"group": "once for a group of views"}, ("MPSImage",), ("MPSImage.h",), why_not=_NO_NUMBERS,
+        {"group": "once for a group of views"}, ("MPSImage",), ("MPSImage.h",), why_not=NO_NUMBERS,
     ),
     Convention(
         "broadcast_size", ("R16",), "How large is the result of arithmetic on images of different sizes?",
@@ -231,7 +201,7 @@ _GRAPHS = (
     ),
     Convention(
         "last_texel", ("R17",), "What becomes of channels behind the last one written?",
-        {"untouched": "they stay"}, ("MPSCNNKernel",), ("silent",), why_not=_NOT_COMPUTED,
+        {"untouched": "they stay"}, ("MPSCNNKernel",), ("silent",), why_not=NOT_COMPUTED,
     ),
     Convention(
         "concatenation_filler", ("R18",), "What fills one and two channels of a concatenation up to four?",
@@ -245,22 +215,22 @@ _GRAPHS = (
     ),
     Convention(
         "shared_updates", ("R20",), "How often is a data source of several layers asked for an update?",
-        {"layers": "once a layer, with the old weights"}, ("MPSNNGraph",), ("MPSNNGraph.h",), why_not=_NO_NUMBERS,
+        {"layers": "once a layer, with the old weights"}, ("MPSNNGraph",), ("MPSNNGraph.h",), why_not=NO_NUMBERS,
     ),
     Convention(
         "normalization_updates", ("R21",), "In which order is a batch normalization's source asked for updates?",
         {"gamma_first": "gamma and beta, then mean and variance"}, ("MPSNNGraph",), ("Turi Create calls them so",),
-        why_not=_NO_NUMBERS,
+        why_not=NO_NUMBERS,
     ),
     Convention(
         "handler_pruning", ("R22",), "Where does a handler end a training graph by stop_gradient?",
         {"there": "at the image on which it is set"}, ("MPSNNFilterNode",), ("MPSNNGraphNodes.h",),
-        why_not=_NO_NUMBERS,
+        why_not=NO_NUMBERS,
     ),
     Convention(
         "addition_order", ("R23",), "In which order are gradients of one image added?",
-        {"readers": "in the order of its readers, from the left"}, ("MPSNNFilterNode",), ("MPSNNGraphNodes.h",),
-        why_not=_NOT_COMPUTED,
+        {"readers": "in the order of its readers, from the left", "reversed": "from the last reader on"},
+        ("MPSNNFilterNode",), ("MPSNNGraphNodes.h",),
     ),
     Convention(
         "intermediate_order", ("R24",), "In which order do intermediate images come?",
@@ -278,17 +248,17 @@ _GRAPHS = (
     ),
     Convention(
         "kernel_archives", ("R27",), "Which properties of a kernel does an archive keep?",
-        {"all": "all that can be set"}, ("MPSKeyedArchiver",), ("MPSKernel.h",), why_not=_NOT_DEFINED,
+        {"all": "all that can be set"}, ("MPSKeyedArchiver",), ("MPSKernel.h",), why_not=NOT_DEFINED,
     ),
     Convention(
         "node_defaults", ("R28",), "What do the parameters of a neuron node default to?",
         {"formulas": "to those that its formula is printed with"}, ("MPSCNNNeuronNode",),
-        ("MPSNNGraphNodes.h", "relu-parameters: the kernel's, not the node's"), why_not=_NOT_DEFINED,
+        ("MPSNNGraphNodes.h", "relu-parameters: the kernel's, not the node's"), why_not=NOT_DEFINED,
     ),
     Convention(
         "states_of_batches", ("R30",), "Does one state serve a batch?",
         {"by_class": "of dropout and convolutions; pooling has one for each image"}, ("MPSNNGradientState",),
-        ("MPSCNNDropout.h+ 129",), why_not=_NO_NUMBERS,
+        ("MPSCNNDropout.h+ 129",), why_not=NO_NUMBERS,
     ),
 )  # fmt: skip
 _BESIDES = (
@@ -312,11 +282,11 @@ _BESIDES = (
     ),
     Convention(
         "connected_size", ("P4",), "What does a fully connected layer of 1x1 give for a larger image?",
-        {"pixels": "a result for each pixel"}, ("MPSCNNFullyConnected",), (), why_not=_NOT_DEFINED,
+        {"pixels": "a result for each pixel"}, ("MPSCNNFullyConnected",), (), why_not=NOT_DEFINED,
     ),
     Convention(
         "neuron_in_place", ("P5",), "May a neuron write to the image that it reads?",
-        {"allowed": "yes"}, ("MPSCNNNeuron",), (), why_not=_NOT_DEFINED,
+        {"allowed": "yes"}, ("MPSCNNNeuron",), (), why_not=NOT_DEFINED,
     ),
     Convention(
         "bilinear_centres", ("P6",), "Where do bilinear samples lie without aligned corners?",
@@ -326,16 +296,16 @@ _BESIDES = (
     Convention(
         "normalization_slopes", ("P7",), "Are gradients of local normalizations the derivatives, or as printed?",
         {"derivative": "the derivatives"}, ("MPSCNNCrossChannelNormalizationGradient",),
-        ("the printed formulas are no derivatives",), why_not=_NOT_COMPUTED,
+        ("the printed formulas are no derivatives",), why_not=NOT_COMPUTED,
     ),
     Convention(
         "not_a_number", ("P8",), "What do maxima, neurons and divisions make of NaN and infinity?",
         {"ieee": "NaN is kept, 1/0 is infinite, 0/0 NaN"}, ("MPSCNNPoolingMax", "MPSCNNDivide"),
-        ("MetalTensors' tests on Macs: infinities pass default limits",), why_not=_NOT_COMPUTED,
+        ("MetalTensors' tests on Macs: infinities pass default limits",), why_not=NOT_COMPUTED,
     ),
     Convention(
         "optimizer_steps", ("P9",), "Do optimizers compute as their formulas are printed?",
-        {"printed": "yes"}, ("MPSNNOptimizer",), ("Turi Create's results",), why_not=_NOT_DEFINED,
+        {"printed": "yes"}, ("MPSNNOptimizer",), ("Turi Create's results",), why_not=NOT_DEFINED,
     ),
     Convention(
         "matrix_sum_bias", ("F4",), "To which columns goes the bias of a transposed sum of matrices?",
@@ -355,7 +325,7 @@ _OBJECTS = (
         ("MPSMatrixDescriptor",), ("short-row-bytes",),
     ),
 )  # fmt: skip
-CONVENTIONS: Mapping[str, Convention] = {row.name: row for row in (*_KERNELS, *_GRAPHS, *_BESIDES, *_OBJECTS)}
+CONVENTIONS: Mapping[str, Convention] = {row.name: row for row in (*_KERNELS, *_GRAPHS, *_BESIDES, *_OBJECTS, *FILTERS)}
 """All of them by name."""
 MACHINES: Mapping[str, Mapping[str, str]] = {
     _M4: {"concatenation_filler": "texture", "graph_primary_scale": "dropped", "matrix_sum_bias": "stored"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.image_filter import MPSUnaryImageKernel
@@ -43,8 +42,6 @@ class MPSImageScale(MPSUnaryImageKernel):
     translation. Outside the source the edge mode decides; it is CLAMP unless set, so that borders do not darken.
     """
 
-    _filter: ClassVar[ScaleFilter | None] = None
-
     scale_transform = KernelProperty[MPSScaleTransform | None](
         None,
         _transform,
@@ -58,6 +55,11 @@ class MPSImageScale(MPSUnaryImageKernel):
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device)
         self.edge_mode = MPSImageEdgeMode.CLAMP
+
+    @property
+    def _filter(self) -> ScaleFilter | None:
+        """What weighs source pixels; None for this base class."""
+        return None
 
     def source_region(self, destination_size: MTLSize) -> MPSRegion:
         """The region of the source that an encode into a destination of this size reads, by `scale_transform`.
@@ -78,12 +80,13 @@ class MPSImageScale(MPSUnaryImageKernel):
         return MPSRegion(MPSOrigin(left, top, 0.0), MPSSize(right - left, bottom - top, 1.0))
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value | None:
-        if self._filter is None:
+        kind = self._filter
+        if kind is None:
             return super()._lower(at, *images)
         source, whole = at.sources[0].extent, at.destination
         fitted = MPSScaleTransform(whole.width / source.width, whole.height / source.height)
         columns, rows = self._scalings(self.scale_transform or fitted, at.window.x, at.window.y)
-        made = ScaleImage(rows, columns, self._filter, at.edge_mode)(images[0])
+        made = ScaleImage(rows, columns, kind, at.edge_mode)(images[0])
         return self._components(at, made, at.sources[0].channels)
 
     def _scalings(self, transform: MPSScaleTransform, x: Axis, y: Axis) -> tuple[Scaling, Scaling]:
@@ -101,7 +104,9 @@ class MPSImageBilinearScale(MPSImageScale):
     that shrinks to less than half shows some of its pixels and leaves others out; Lanczos takes all into account.
     """
 
-    _filter = ScaleFilter.BILINEAR
+    @property
+    def _filter(self) -> ScaleFilter:
+        return ScaleFilter.BILINEAR
 
 
 class MPSImageLanczosScale(MPSImageScale):
@@ -115,6 +120,10 @@ class MPSImageLanczosScale(MPSImageScale):
     The window widens as the image shrinks, so that no smoothing is needed before; its negative lobes ring at sharp
     edges and can leave 0 … 1. The header names the method but neither lobes nor weights: these are those of other
     libraries, Pillow's LANCZOS for one, which differs at borders alone, where it leaves pixels outside out of the sum.
+    By the convention ``lanczos_window`` the window never widens.
     """
 
-    _filter = ScaleFilter.LANCZOS
+    @property
+    def _filter(self) -> ScaleFilter:
+        is_narrow = self.conventions["lanczos_window"] == "narrow"
+        return ScaleFilter.NARROW_LANCZOS if is_narrow else ScaleFilter.LANCZOS

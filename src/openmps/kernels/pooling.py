@@ -18,6 +18,7 @@ from openmps.ops.pooling.pooling import (
     AveragePoolingGradient,
     L2NormPooling,
     L2NormPoolingGradient,
+    LastMaximumGradient,
     MaxPooling,
     MaxPoolingGradient,
 )
@@ -167,9 +168,14 @@ class MPSCNNPoolingGradient(_Windows, MPSCNNGradientKernel):
 
 
 class _LargestOfWindowGradient(MPSCNNPoolingGradient):
-    """The gradient of max pooling; the maxima are those that the state remembers, or are found again."""
+    """The gradient of max pooling; the maxima are those that the state remembers, or are found again.
+
+    Of equal ones the first has the gradient, by the convention ``pooling_ties`` the last.
+    """
 
     def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
+        if self.conventions["pooling_ties"] == "last":
+            return LastMaximumGradient(at.window, at.edge_mode)(gradient, source)
         choice = at.saved if _reads_alike(at) else None
         return MaxPoolingGradient(at.window, at.edge_mode)(gradient, source, choice)
 

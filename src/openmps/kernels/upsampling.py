@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from openmps.checks import flag
@@ -16,6 +17,7 @@ from openmps.core.numbers import integer
 from openmps.core.state.gradient import MPSNNGradientState
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
+from openmps.ops.elements import Crop
 from openmps.ops.geometry import Window
 from openmps.ops.op import Value
 from openmps.ops.resample.half_pixels import InterpolateHalves, InterpolateHalvesGradient
@@ -60,7 +62,8 @@ class MPSCNNUpsampling(_Factors, MPSCNNKernel, leaves=MPSNNGradientState):
 
     The result of an encode that returns it is as many times larger as the factors f say, whatever the padding policy.
     Pixel i of the clip rectangle stands at source position ``offset + i / f``, so that a clip rectangle that begins at
-    a multiple m f of the factor belongs to an offset of m.
+    a multiple m f of the factor belongs to an offset of m. By the convention ``upsampling_origin`` pixel i of the
+    destination does, whatever the clip rectangle is.
     """
 
     align_corners = Fixed[bool](
@@ -77,6 +80,26 @@ class MPSCNNUpsampling(_Factors, MPSCNNKernel, leaves=MPSNNGradientState):
         return UpsamplingParameters(self._factors, self.align_corners)
 
 
+class _Counted(NamedTuple):
+    """Pixels of a result from the one that stands at the offset on, and which of them are written."""
+
+    window: Window
+    part: Crop | None
+
+    @classmethod
+    def of(cls, at: LoweringContext, conventions: Conventions) -> _Counted:
+        """From the clip rectangle's corner on, or from the destination's by the convention ``upsampling_origin``."""
+        window, columns, rows = at.window, at.target.x, at.target.y
+        if not (columns or rows) or conventions["upsampling_origin"] == "clip":
+            return cls(window, None)
+        x, y = replace(window.x, result=window.x.result + columns), replace(window.y, result=window.y.result + rows)
+        return cls(Window(x, y), Crop(rows, columns, window.y.result, window.x.result))
+
+    def written(self, pixels: Value) -> Value:
+        """Those that are written, of all."""
+        return pixels if self.part is None else self.part(pixels)
+
+
 class MPSCNNUpsamplingNearest(MPSCNNUpsampling):
     """Y[i] = X[i // f + offset] along each axis: every pixel f times (MPSCNNUpsampling.h, macOS 10.13).
 
@@ -84,7 +107,8 @@ class MPSCNNUpsamplingNearest(MPSCNNUpsampling):
     """
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        return Enlarge(at.window, self._factors, at.edge_mode)(images[0])
+        counted = _Counted.of(at, self.conventions)
+        return counted.written(Enlarge(counted.window, self._factors, at.edge_mode)(images[0]))
 
 
 class MPSCNNUpsamplingBilinear(MPSCNNUpsampling):
@@ -114,10 +138,11 @@ class MPSCNNUpsamplingBilinear(MPSCNNUpsampling):
         self._change(align_corners=flag(self.name, "align_corners", align_corners))
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        counted = _Counted.of(at, self.conventions)
         if _has_squares(self.conventions, self.align_corners):
-            return InterpolateHalves(*_scalings(at.window, self._factors))(images[0])
-        rows, columns = _stretches(at.window, self._factors, self.align_corners)
-        return Interpolate(rows, columns, at.edge_mode)(images[0])
+            return counted.written(InterpolateHalves(*_scalings(counted.window, self._factors))(images[0]))
+        rows, columns = _stretches(counted.window, self._factors, self.align_corners)
+        return counted.written(Interpolate(rows, columns, at.edge_mode)(images[0]))
 
 
 def _stretches(window: Window, factors: tuple[int, int], align_corners: bool) -> tuple[Stretch, Stretch]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from openmps.checks import MaybeNone, accepts
+from openmps.convention import current
 from openmps.errors import MPSTypeError
 from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode, NodeHandler, row_of
@@ -51,8 +52,13 @@ class _Derivation:
         self._waiting.setdefault(image, []).append((place, gradient))
 
     def take(self, image: MPSNNImageNode) -> MPSNNImageNode | None:
-        """The gradient of ``image``, a sum over its consumers in forward order; None if there is none or it stops."""
-        parts = [part for _, part in sorted(self._waiting.pop(image, []), key=lambda entry: entry[0])]
+        """The gradient of ``image``, a sum over its consumers in forward order; None if there is none or it stops.
+
+        By the convention ``addition_order`` of the block that derives, it begins with the last consumer.
+        """
+        is_reversed = current()["addition_order"] == "reversed"
+        waiting = sorted(self._waiting.pop(image, []), key=lambda entry: entry[0], reverse=is_reversed)
+        parts = [part for _, part in waiting]
         if not parts:
             return None
         total = parts[0]

@@ -27,7 +27,8 @@ class MPSImageConvolution(WindowedFilter):
     """Y = bias + the weighted sum of a window, channel by channel (MPSImageConvolution.h, macOS 10.13).
 
     ``Y[y, x] = bias + sum over v, u of weights[v, u] X[y + v - kernel_height / 2, x + u - kernel_width / 2]``: the
-    weights, row by row, lie on the picture as they are written, without a flip. ``weights`` are copied.
+    weights, row by row, lie on the picture as they are written, without a flip, unless the convention
+    ``convolution_flip`` turns them. ``weights`` are copied.
 
     Raises:
         MPSArgumentError: A size is even or not positive, or there are not as many finite weights as the window has.
@@ -47,8 +48,10 @@ class MPSImageConvolution(WindowedFilter):
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         pixels, unit = self._measured_pixels(at, images)
-        weights = at.constant(as_window(self.weights, self.kernel_width, self.kernel_height) * np.float32(unit))
-        return Correlate(self.bias)(pixels, weights)
+        weights = as_window(self.weights, self.kernel_width, self.kernel_height) * np.float32(unit)
+        if self.conventions["convolution_flip"] == "flipped":
+            weights = np.ascontiguousarray(weights[::-1, ::-1])
+        return Correlate(self.bias)(pixels, at.constant(weights))
 
 
 class MPSImageLaplacian(MPSUnaryImageKernel):

@@ -52,7 +52,8 @@ class MPSImageGuidedFilter(OperandKernel):
 
         a = (cov(I, I) + epsilon 1)^-1 cov(I, p)        b = mean(p) - a . mean(I)
 
-    and gives the mean of a and b over the windows of each pixel, (a_r, a_g, a_b, b). Windows end at the picture's edge.
+    and gives the mean of a and b over the windows of each pixel, (a_r, a_g, a_b, b), or those of its own window by the
+    convention ``guided_average``. Windows end at the picture's edge.
     Weights, one channel, weigh the pixels of means and covariances; where none has any, a and b are 0. The
     reconstruction is ``reconstruct_scale (a . I + b) + reconstruct_offset``; coefficients of a smaller picture are
     interpolated bilinearly. With two textures of coefficients each channel is fitted by its own channel of the guidance
@@ -155,7 +156,8 @@ class MPSImageGuidedFilter(OperandKernel):
             weights = at.numbers("weights_texture")
         fit = ChannelCoefficients if by_channel else Coefficients
         operands = at.numbers("source_texture"), at.numbers("guidance_texture"), weights
-        made = fit(self.kernel_diameter, self.epsilon)(*operands)
+        is_averaged = self.conventions["guided_average"] == "averaged"
+        made = fit(self.kernel_diameter, self.epsilon, is_averaged)(*operands)
         for name, value in zip(results, made if by_channel else (made,), strict=True):
             at.store(name, value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openmps.convention import Conventions
 from openmps.core.kernel.image_filter import MPSUnaryImageKernel
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.metal.device import MTLDevice
@@ -14,7 +15,8 @@ class MPSImageIntegral(MPSUnaryImageKernel):
 
     ``Y[y, x] = sum of X[offset.y + j, offset.x + i] over j <= y, i <= x``, channel by channel, counted from the corner
     of the clip rectangle. Outside the source ZERO adds nothing, CLAMP its edge again. Sums are float64, and rounded
-    once: store them as float32, as unorm formats are cut at 1.
+    once: store them as float32, as unorm formats are cut at 1. By the convention ``integral_pixel`` a pixel leaves out
+    its own row and column.
     """
 
     _works_in_place = False
@@ -23,7 +25,7 @@ class MPSImageIntegral(MPSUnaryImageKernel):
         super().__init__(device)
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        return Integral(False)(self._pixels(at, images))
+        return Integral(False, _leaves_out(self.conventions))(self._pixels(at, images))
 
 
 class MPSImageIntegralOfSquares(MPSUnaryImageKernel):
@@ -38,4 +40,9 @@ class MPSImageIntegralOfSquares(MPSUnaryImageKernel):
         super().__init__(device)
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        return Integral(True)(self._pixels(at, images))
+        return Integral(True, _leaves_out(self.conventions))(self._pixels(at, images))
+
+
+def _leaves_out(conventions: Conventions) -> bool:
+    """Whether a pixel does not count itself, nor its row and column."""
+    return conventions["integral_pixel"] == "left_out"

@@ -163,7 +163,8 @@ class MPSImageLaplacianPyramid(MPSImagePyramid):
     """The base of Laplacian pyramids (MPSImageConvolution.h, macOS 10.14).
 
     A level is expanded to the size of the one before: its pixels stand at even places among zeros, and the weighted sum
-    of the window around each place is taken, as it is: with weights of sum 1 that is a fourth of the brightness.
+    of the window around each place is taken, as it is: with weights of sum 1 that is a fourth of the brightness. By the
+    convention ``pyramid_gain`` it is four times that.
     """
 
     _is_inverse: ClassVar[bool | None] = None
@@ -202,6 +203,8 @@ class MPSImageLaplacianPyramid(MPSImagePyramid):
             _scale=self.laplacian_scale,
             _is_inverse=self._is_inverse,
         )
+        if self.conventions["pyramid_gain"] == "fourfold":
+            step._weights = tuple(4.0 * each for each in self.weights)  # pyright: ignore[reportPrivateUsage]
         smaller = levels[-1]
         for level in range(len(levels) - 2, -1, -1):
             step.step(command_buffer, levels[level], smaller, results[level])

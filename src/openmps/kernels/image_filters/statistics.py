@@ -40,7 +40,8 @@ class MPSImageStatisticsMeanAndVariance(_TwoMeasures):
     """The mean of each channel at (0, 0), its variance at (1, 0) (MPSImageStatistics.h, macOS 10.13).
 
     Of the pixels of `clip_rect_source`; the result is written from ``clip_rect.origin`` on. The variance is that of the
-    population: the sum of the squared distances from the mean, divided by the number of pixels.
+    population: the sum of the squared distances from the mean, divided by the number of pixels; by one less where the
+    convention ``image_variance`` says so.
 
     Raises:
         MPSArgumentError: In an encode, the clip rectangle has not two pixels of a row of the destination.
@@ -48,7 +49,8 @@ class MPSImageStatisticsMeanAndVariance(_TwoMeasures):
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         is_bytes = at.shapes[0].channel_format is MPSImageFeatureChannelFormat.UNORM8
-        return MeanAndVariance()(self._stored_pixels(at) if is_bytes else self._pixels(at, images))
+        is_sample = self.conventions["image_variance"] == "sample"
+        return MeanAndVariance(is_sample)(self._stored_pixels(at) if is_bytes else self._pixels(at, images))
 
 
 class MPSImageStatisticsMean(MeasuringFilter):

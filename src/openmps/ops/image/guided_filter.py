@@ -36,8 +36,13 @@ class _Means:
         return torch.where(self._total > 0.0, self._sums(x * self._weights) / self._total, 0.0)
 
 
-def coefficients(source: Tensor, guide: Tensor, weights: Tensor | None, diameter: int, epsilon: float) -> Tensor:
-    """The numbers a of three colours, and b, ``[N, 4, H, W]``, that fit one channel by three of a guidance."""
+def coefficients(
+    source: Tensor, guide: Tensor, weights: Tensor | None, diameter: int, epsilon: float, is_averaged: bool = True
+) -> Tensor:
+    """The numbers a of three colours, and b, ``[N, 4, H, W]``, that fit one channel by three of a guidance.
+
+    Unless they are averaged, each pixel has those of its own window.
+    """
     p, colours = source[:, :1].double(), guide[:, :_COLOURS].double()
     everywhere = torch.ones_like(p)
     means = _Means(everywhere if weights is None else weights[:, :1].double(), diameter)
@@ -52,7 +57,8 @@ def coefficients(source: Tensor, guide: Tensor, weights: Tensor | None, diameter
     right = means.of(colours * p) - mean_of_colours * mean_of_p
     a = _solved(matrix, right.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
     b = mean_of_p - (a * mean_of_colours).sum(1, keepdim=True)
-    return _Means(everywhere, diameter).of(torch.cat([a, b], 1)).to(source.dtype)
+    fitted = torch.cat([a, b], 1)
+    return (_Means(everywhere, diameter).of(fitted) if is_averaged else fitted).to(source.dtype)
 
 
 def _solved(matrix: Tensor, right: Tensor) -> Tensor:
@@ -67,7 +73,7 @@ def _solved(matrix: Tensor, right: Tensor) -> Tensor:
 
 
 def channel_coefficients(
-    source: Tensor, guide: Tensor, weights: Tensor | None, diameter: int, epsilon: float
+    source: Tensor, guide: Tensor, weights: Tensor | None, diameter: int, epsilon: float, is_averaged: bool = True
 ) -> tuple[Tensor, Tensor]:
     """The numbers a and b of each channel, that fit it by the same channel of a guidance."""
     p, colours = source.double(), guide.double()
@@ -77,8 +83,10 @@ def channel_coefficients(
     spread = means.of(colours * colours) - mean_of_colours.square()
     spread = spread + epsilon
     a = torch.where(spread == 0.0, 0.0, (means.of(colours * p) - mean_of_colours * mean_of_p) / spread)
+    fitted = a, mean_of_p - a * mean_of_colours
     smooth = _Means(everywhere, diameter)
-    return smooth.of(a).to(source.dtype), smooth.of(mean_of_p - a * mean_of_colours).to(source.dtype)
+    first, second = (smooth.of(each) if is_averaged else each for each in fitted)
+    return first.to(source.dtype), second.to(source.dtype)
 
 
 def reconstruction(guide: Tensor, slopes: Tensor, constants: Tensor | None, scale: float, offset: float) -> Tensor:
@@ -106,6 +114,7 @@ class _Regression(Op, kind=Kind.REDUCTION):
 
     diameter: int
     epsilon: float
+    is_averaged: bool = True
 
 
 class Coefficients(_Regression, of=coefficients):

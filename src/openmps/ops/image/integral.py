@@ -10,8 +10,15 @@ from openmps.ops.geometry import COLUMNS, ROWS, empty_image
 from openmps.ops.op import Kind, Op
 
 
-def integral(region: Tensor, is_squared: bool) -> Tensor:
-    """``Y[y, x] = sum of region[j, i]``, or of its squares, over ``j <= y`` and ``i <= x``; sums are float64."""
+def integral(region: Tensor, is_squared: bool, leaves_out: bool = False) -> Tensor:
+    """``Y[y, x] = sum of region[j, i]``, or of its squares, over ``j <= y`` and ``i <= x``; sums are float64.
+
+    Where the last row and column are left out it is over ``j < y`` and ``i < x``.
+    """
+    if leaves_out:
+        found = torch.zeros_like(region)
+        found[:, :, 1:, 1:] = integral(region, is_squared)[:, :, :-1, :-1]
+        return found
     if region.device.type == "cpu":
         return _row_by_row(region, is_squared)
     numbers = region.to(torch.float64)
@@ -35,3 +42,4 @@ class Integral(Op, of=integral, kind=Kind.REDUCTION):
     """`integral` of a region."""
 
     is_squared: bool
+    leaves_out: bool = False

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops import opencv
-from openmps.ops.geometry import COLUMNS
+from openmps.ops.geometry import COLUMNS, ROWS
 from openmps.ops.op import Kind, Op
 from openmps.ops.reduce.reduce import PIXELS, Reduction, reduce
 
@@ -30,20 +30,26 @@ def byte_counts(x: Tensor) -> Tensor:
     return indices.new_zeros(len(channels), BYTES).scatter_add_(1, indices, torch.ones_like(indices))
 
 
-def mean_and_variance(x: Tensor) -> Tensor:
-    """The mean of each channel and the mean of the squared distances from it, ``[N, C, 1, 2]``, of numbers or bytes."""
+def mean_and_variance(x: Tensor, is_sample: bool = False) -> Tensor:
+    """The mean of each channel and the mean of the squared distances from it, ``[N, C, 1, 2]``, of numbers or bytes.
+
+    The squares of a sample are divided by one less than there are, so that those of one pixel have no mean.
+    """
     if x.dtype == torch.uint8:
-        return torch.stack([_moments_of_bytes(image) for image in x.split(1)])
-    mean = reduce(x, Reduction.MEAN, PIXELS)
-    return torch.cat([mean, reduce((x - mean).square_(), Reduction.MEAN, PIXELS)], COLUMNS)
+        return torch.stack([_moments_of_bytes(image, is_sample) for image in x.split(1)])
+    mean, pixels = reduce(x, Reduction.MEAN, PIXELS), x.shape[ROWS] * x.shape[COLUMNS]
+    squares = (x - mean).square_()
+    if is_sample:
+        return torch.cat([mean, reduce(squares, Reduction.SUM, PIXELS) / (pixels - 1)], COLUMNS)
+    return torch.cat([mean, reduce(squares, Reduction.MEAN, PIXELS)], COLUMNS)
 
 
-def _moments_of_bytes(image: Tensor) -> Tensor:
+def _moments_of_bytes(image: Tensor, is_sample: bool) -> Tensor:
     """Of numbers of 0 … 1 ``[C, 1, 2]``: sums of whole numbers, so that they are rounded once."""
     counts, byte = byte_counts(image).double(), torch.arange(BYTES, dtype=torch.float64, device=image.device)
     total = counts.sum(1)
     mean = (counts * byte).sum(1) / total
-    variance = (counts * (byte - mean[:, None]).square_()).sum(1) / total
+    variance = (counts * (byte - mean[:, None]).square_()).sum(1) / (total - int(is_sample))
     scaled = torch.stack([mean / (BYTES - 1), variance / (BYTES - 1) ** 2], 1)
     return scaled.to(torch.float32)[:, None]
 
@@ -54,3 +60,5 @@ class MinAndMax(Op, of=min_and_max, kind=Kind.REDUCTION):
 
 class MeanAndVariance(Op, of=mean_and_variance, kind=Kind.REDUCTION):
     """`mean_and_variance` of a picture."""
+
+    is_sample: bool = False

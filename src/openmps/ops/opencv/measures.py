@@ -8,12 +8,15 @@ import numpy as np
 
 from openmps.ops.image.distance import Distances
 from openmps.ops.image.integral import Integral
+from openmps.ops.image.statistics import MeanAndVariance
 from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, is_centred
 
 
 def moments(site: Site) -> Run | None:
     """`MeanAndVariance`: sums of whole numbers, or float64."""
-    if site.formats not in ((BYTES, FLOATS), (FLOATS, FLOATS)) or site.result.channels > 4:
+    op = site.ops[0]
+    assert isinstance(op, MeanAndVariance)
+    if op.is_sample or site.formats not in ((BYTES, FLOATS), (FLOATS, FLOATS)) or site.result.channels > 4:
         return None
     largest = 255.0 if site.formats[0] is BYTES else 1.0
 
@@ -39,7 +42,7 @@ def integral(site: Site) -> Run | None:
     """`Integral` of floats; sums are float64."""
     op = site.ops[0]
     assert isinstance(op, Integral)
-    if op.is_squared or site.formats != (FLOATS, FLOATS) or site.result.channels > 4:
+    if op.is_squared or op.leaves_out or site.formats != (FLOATS, FLOATS) or site.result.channels > 4:
         return None
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:

@@ -108,6 +108,20 @@ def max_pooling_gradient(
     return for_image if padding is not None else read_adjoint(for_image, window, edge_mode)
 
 
+def last_maximum_gradient(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """As `max_pooling_gradient`, but of equal values the last in row-major order of the taps is taken.
+
+    Of the region that the windows read, turned by half a turn, it is the first. What is outside of the source counts as
+    the pixels that the edge mode makes of it.
+    """
+    wide = torch.float32 if x.dtype == torch.float16 else x.dtype
+    turned, flow = (each.to(wide).flip(ROWS, COLUMNS) for each in (read(x, window, edge_mode), gradient))
+    places = (window.size, window.stride, _UNPADDED, window.dilation, False)
+    _, choice = torch.ops.aten.max_pool2d_with_indices(turned, *places)
+    found = torch.ops.aten.max_pool2d_with_indices_backward(flow, turned, *places, choice)
+    return read_adjoint(found.flip(ROWS, COLUMNS), window, edge_mode).to(gradient.dtype)
+
+
 def _gathered(gradient: Tensor, choice: Tensor | None, window: Window) -> Tensor | None:
     """The gradient of the source in Triton, where that wins: windows that share pixels, few taps; None elsewhere."""
     if choice is None or not gradient.numel() or not _shares_pixels(window) or not triton.runs_on(gradient.device):
@@ -423,6 +437,14 @@ class MaxPoolingGradient(_Pooling):
         if choice is not None and len(choice) != len(gradient):
             choice = None
         return max_pooling_gradient(gradient, x, choice, self.window, self.edge_mode)
+
+
+class LastMaximumGradient(_Pooling):
+    """`last_maximum_gradient` of a gradient and the forward source."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See `last_maximum_gradient`."""
+        return last_maximum_gradient(operands[0], operands[1], self.window, self.edge_mode)
 
 
 class AveragePooling(_Pooling, of=average_pooling, half=True):

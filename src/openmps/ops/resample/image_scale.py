@@ -40,6 +40,8 @@ class ScaleFilter(Enum):
 
     BILINEAR = auto()
     LANCZOS = auto()
+    NARROW_LANCZOS = auto()
+    """Which takes no more pixels where the image shrinks."""
 
 
 def _hat(distance: Tensor) -> Tensor:
@@ -54,6 +56,7 @@ _LOBES = 3
 _FILTERS: dict[ScaleFilter, tuple[int, bool, Callable[[Tensor], Tensor]]] = {
     ScaleFilter.BILINEAR: (1, False, _hat),
     ScaleFilter.LANCZOS: (_LOBES, True, _lanczos),
+    ScaleFilter.NARROW_LANCZOS: (_LOBES, False, _lanczos),
 }
 """Reach in pixels, whether it widens as the image shrinks, and the weights."""
 
