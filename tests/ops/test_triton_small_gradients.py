@@ -10,7 +10,7 @@ from torch import Tensor
 
 from interpreter import triton_place
 from openmps.ops.convolution import convolution as ops
-from openmps.ops.convolution.small_gradients import small_gradients
+from openmps.ops.convolution.triton_forms import small_gradients
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSImageEdgeMode
 

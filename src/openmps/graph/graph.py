@@ -33,6 +33,7 @@ from openmps.graph.nodes.node import (
 )
 from openmps.graph.nodes.trainable import training_of
 from openmps.graph.planning import PlannedGraph
+from openmps.graph.run.encode_warnings import StaleWeights
 from openmps.graph.run.encoding import (
     Images,
     StagesStates,
@@ -55,7 +56,6 @@ from openmps.graph.run.encoding import (
     traced_states,
 )
 from openmps.graph.run.non_finite import encoding_of
-from openmps.graph.run.stale_weights import StaleWeights
 from openmps.graph.run.trace import Trace, Tracer, without_steps
 from openmps.graph.run.update import UpdatePass
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice

@@ -22,9 +22,9 @@ from openmps.graph.compile.sharing import Sharing
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.nodes.trainable import TrainableNode, asked_updates, training_of
 from openmps.graph.nodes.training import Callback
+from openmps.graph.run.encode_warnings import Layer, Watch
 from openmps.graph.run.encoding import Images, StagesStates, batch_of, persistent_bindings
 from openmps.graph.run.training_step import TrainingStep
-from openmps.graph.run.watch import Layer, Watch
 from openmps.metal.device import CommandBuffer, MTLCommandQueue
 from openmps.runtime.step_trace import StepTrace, Traced, UndeclaredError, depends_on, is_declared
 from openmps.types import MPSNNTrainingStyle

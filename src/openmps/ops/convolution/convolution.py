@@ -13,12 +13,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.ops.convolution.exact_convolution import MOST_PRODUCTS, exact_convolution, exact_source_gradient
-from openmps.ops.convolution.few_outputs import few_outputs, few_outputs_gradient
 from openmps.ops.convolution.library_convolution import backward, launching, operand_of, placed, stepped
 from openmps.ops.convolution.patch_convolution import small_convolution
 from openmps.ops.convolution.pixel_products import pixel_convolution, pixel_gradients
-from openmps.ops.convolution.small_gradients import small_gradients
+from openmps.ops.convolution.triton_forms import (
+    MOST_PRODUCTS,
+    exact_convolution,
+    exact_source_gradient,
+    few_outputs,
+    few_outputs_gradient,
+    small_gradients,
+)
 from openmps.ops.convolution.weights_gradient import (
     depthwise_gradient,
     runs_in_triton,

@@ -1,0 +1,134 @@
+"""The forms of convolutions and fully connected layers where Triton runs: which of its kernels operands are for.
+
+Each is None where it has no such form. Float32 factors are multiplied as exactly as by multiplications one by one, as a
+GPU's library does unless it may round factors: a product is made of three products of TF32, or, for few small images,
+which a library's kernels are not made for, of six of bfloat16 whose factors are split once. A float32 gradient and
+float16 images and weights, as a network with float16 images and gradients of float32 has them, are multiplied as they
+are stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openmps.ops import triton
+from openmps.ops.geometry import Window, pitch_of
+from openmps.types import MPSImageEdgeMode
+
+MOST_PRODUCTS = 1 << 32
+"""Of a weights' gradient: for more a library may be as fast."""
+_LEAST_CHANNELS = 16
+"""Fewer are padded by a form that takes a run of them at a time."""
+_MOST_PIXELS, _MOST_SMALL_PRODUCTS = 1 << 13, 1 << 29
+"""Of all images of a batch: for more a library's kernels are faster, as was measured on an H200."""
+_OPERANDS = frozenset({(torch.float16, torch.float16), (torch.float32, torch.float32), (torch.float32, torch.float16)})
+"""Of a gradient, and of the image and the weights."""
+_MOST_OUTPUTS, _MOST_IMAGES, _MOST_NUMBERS = 16, 1024, 1 << 21
+"""Outputs, images and numbers of all images of a fully connected layer as classifiers end with."""
+_FLOATS = {torch.float16, torch.float32}
+
+
+def exact_convolution(
+    x: Tensor, weights: Tensor, biases: Tensor | None, window: Window, edge_mode: MPSImageEdgeMode
+) -> Tensor | None:
+    """`convolution` of one group; None where it has no such form."""
+    fits = x.dtype == weights.dtype == torch.float32 and weights.shape[3] >= _LEAST_CHANNELS and x.numel() > 0
+    is_plain = x.is_contiguous(memory_format=torch.channels_last) and weights.is_contiguous()
+    if not fits or not is_plain or not triton.runs_on(x.device):
+        return None
+    if _is_small(len(x), weights, window, edge_mode):
+        from openmps.ops.triton.convolution import split_operands as split
+
+        return split.convolution(split.Operand.image(x, x.shape[1]), weights, biases, window)
+    from openmps.ops.triton.convolution.fused_convolution import contraction
+
+    clamps = edge_mode == MPSImageEdgeMode.CLAMP
+    return contraction(x, weights, biases, None, window, clamps=clamps, rectifier="NONE", slope=0.0, limit=0.0)
+
+
+def exact_source_gradient(gradient: Tensor, weights: Tensor, window: Window) -> Tensor | None:
+    """The gradient for the source of such a convolution with zeros outside, by turned windows; None for strides."""
+    if window.stride != (1, 1):
+        return None
+    turned = weights.flip(1, 2).permute(3, 1, 2, 0).contiguous()
+    return exact_convolution(gradient, turned, None, window.turned(), MPSImageEdgeMode.ZERO)
+
+
+def small_gradients(
+    gradient: Tensor, x: Tensor, weights: Tensor, window: Window, edge_mode: MPSImageEdgeMode,
+    wanted: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:  # fmt: skip
+    """`convolution_gradient` of one group, for source, weights and biases; None where it has no such form."""
+    if not triton.runs_on(x.device) or not _fits(gradient, x, weights, window, edge_mode):
+        return None
+    pitch, pitch_of_x = pitch_of(gradient), pitch_of(x)
+    if pitch is None or pitch_of_x is None:
+        return None
+    source, factors, biases = wanted
+    sums = gradient.sum((0, 2, 3), dtype=torch.float32) if biases else None
+    if gradient.dtype == x.dtype == torch.float32:
+        from openmps.ops.triton.convolution import split_operands as split
+
+        operands = split.Operand.image(gradient, pitch), split.Operand.image(x, pitch_of_x)
+        parts = split.split(*operands, split.Operand.weights(weights))
+        return (
+            split.source_gradient(parts[0], parts[2], weights.shape, window) if source else None,
+            split.weights_gradient(parts[0], parts[1], weights.shape, window) if factors else None,
+            sums,
+        )
+    from openmps.ops.triton.convolution import small_gradients as kernels
+
+    return (
+        kernels.source_gradient(gradient, weights, window, pitch) if source else None,
+        kernels.weights_gradient(gradient, x, window, pitch, pitch_of_x) if factors else None,
+        sums,
+    )
+
+
+def _fits(gradient: Tensor, x: Tensor, weights: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> bool:
+    is_known = (gradient.dtype, x.dtype) in _OPERANDS and x.dtype == weights.dtype
+    return is_known and _is_small(len(x), weights, window, edge_mode)
+
+
+def _is_small(images: int, weights: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> bool:
+    """Whether windows over so many images, by weights OHWI of one group, are those that the kernels here are for."""
+    is_plain = window.stride == (1, 1) and (edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source)
+    pixels = images * max(window.y.source * window.x.source, window.y.result * window.x.result)
+    is_little = 0 < pixels <= _MOST_PIXELS and pixels * weights.numel() <= _MOST_SMALL_PRODUCTS
+    is_little = is_little and min(weights.shape[0], weights.shape[3]) >= _LEAST_CHANNELS
+    return is_plain and is_little and window.size != (1, 1) and weights.is_contiguous()
+
+
+def few_outputs(x: Tensor, weights: Tensor, biases: Tensor | None, *, wide: bool) -> Tensor | None:
+    """``x @ weights.T + biases`` of rows; float16 of such factors unless ``wide``. None where there is no such form."""
+    if not _is_classifier(x, weights, biases):
+        return None
+    from openmps.ops.triton.convolution.few_outputs import few_outputs as at_once
+
+    is_half = not wide and x.dtype == weights.dtype == torch.float16
+    return at_once(x, weights, biases, torch.float16 if is_half else torch.float32)
+
+
+def few_outputs_gradient(gradient: Tensor, x: Tensor, weights: Tensor, wanted: tuple[bool, bool, bool]) -> Any:
+    """The gradients of source, weights and biases, None for what is not ``wanted``; or None: there is no such form.
+
+    The weights' and the biases' are float32; the biases' comes with the weights' alone.
+    """
+    with_source, with_parameters, with_biases = wanted
+    if not (with_source or with_parameters) or not _is_classifier(x, weights, gradient):
+        return None
+    from openmps.ops.triton.convolution.few_outputs import few_outputs_gradient as at_once
+
+    source, sums, biases = at_once(gradient, x, weights, with_source=with_source, with_parameters=with_parameters)
+    return source, sums, biases if with_biases else None
+
+
+def _is_classifier(x: Tensor, weights: Tensor, other: Tensor | None) -> bool:
+    given = (x, weights) if other is None else (x, weights, other)
+    is_small = 0 < len(weights) <= _MOST_OUTPUTS and len(x) <= _MOST_IMAGES and 0 < x.numel() <= _MOST_NUMBERS
+    if not is_small or not {each.dtype for each in given} <= _FLOATS or not triton.runs_on(x.device):
+        return False
+    return all(each.is_contiguous() for each in given)
