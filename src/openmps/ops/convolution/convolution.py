@@ -31,7 +31,7 @@ from openmps.ops.convolution.weights_gradient import (
     weights_gradient_in_place,
 )
 from openmps.ops.geometry import Window, read_adjoint
-from openmps.ops.matrix.products import product, product_of_rows, wide_product
+from openmps.ops.matrix.products import product, product_of_rows, two_products, wide_product
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
@@ -331,13 +331,16 @@ def fully_connected_gradient(
     gradient, x, weights = multiplied(gradient, x, weights)
     incoming = gradient.flatten(1)
     for_source = for_weights = for_biases = None
-    if with_source:
-        flat = product(incoming, weights.flatten(1))
-        for_source = flat.unflatten(1, weights.shape[1:]).permute(0, 3, 1, 2)
-    if with_parameters and x.dtype == torch.float16:
-        for_weights = wide_product(incoming.t(), _flat(x)).view(weights.shape)
-    elif with_parameters:
-        for_weights = product(incoming.t(), _flat(x)).view(weights.shape)
+    if with_source and with_parameters and x.is_cuda and x.dtype == torch.float32:
+        for_source, for_weights = two_products((incoming, weights.flatten(1)), (incoming.t(), _flat(x)))
+    else:
+        for_source = product(incoming, weights.flatten(1)) if with_source else None
+        if with_parameters:
+            for_weights = (wide_product if x.dtype == torch.float16 else product)(incoming.t(), _flat(x))
+    if for_source is not None:
+        for_source = for_source.unflatten(1, weights.shape[1:]).permute(0, 3, 1, 2)
+    if for_weights is not None:
+        for_weights = for_weights.view(weights.shape)
     if with_parameters and with_biases:
         for_biases = incoming.sum(0, dtype=torch.float32 if x.dtype == torch.float16 else x.dtype)
     return ConvolutionGradients(for_source, for_weights, for_biases)

@@ -9,6 +9,7 @@ are stored.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,25 +68,24 @@ def small_gradients(
     pitch, pitch_of_x = pitch_of(gradient), pitch_of(x)
     if pitch is None or pitch_of_x is None:
         return None
-    source, factors, biases = wanted
-    sums = gradient.sum((0, 2, 3), dtype=torch.float32) if biases else None
+    from openmps.ops.triton.beside import beside
+
+    sums = gradient.sum((0, 2, 3), dtype=torch.float32) if wanted[2] else None
     if gradient.dtype == x.dtype == torch.float32:
         from openmps.ops.triton.convolution import split_operands as split
 
         operands = split.Operand.image(gradient, pitch), split.Operand.image(x, pitch_of_x)
-        parts = split.split(*operands, split.Operand.weights(weights))
-        return (
-            split.source_gradient(parts[0], parts[2], weights.shape, window) if source else None,
-            split.weights_gradient(parts[0], parts[1], weights.shape, window) if factors else None,
-            sums,
-        )
-    from openmps.ops.triton.convolution import small_gradients as kernels
+        flow, image, factors = split.split(*operands, split.Operand.weights(weights))
+        by_source = partial(split.source_gradient, flow, factors, weights.shape, window)
+        by_weights = partial(split.weights_gradient, flow, image, weights.shape, window)
+    else:
+        from openmps.ops.triton.convolution import small_gradients as kernels
 
-    return (
-        kernels.source_gradient(gradient, weights, window, pitch) if source else None,
-        kernels.weights_gradient(gradient, x, window, pitch, pitch_of_x) if factors else None,
-        sums,
-    )
+        by_source = partial(kernels.source_gradient, gradient, weights, window, pitch)
+        by_weights = partial(kernels.weights_gradient, gradient, x, window, pitch, pitch_of_x)
+    if wanted[0] and wanted[1]:
+        return *beside(x.device, by_source, by_weights), sums
+    return by_source() if wanted[0] else None, by_weights() if wanted[1] else None, sums
 
 
 def _fits(gradient: Tensor, x: Tensor, weights: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,6 +67,16 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
         return exact(left, right)
     return torch.mm(left, right)
+
+
+def two_products(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """`product` of two pairs on a GPU, side by side in a capture where neither is a library's."""
+    each = partial(product, *first), partial(product, *second)
+    if not (_is_exact_on_gpu(*first) and _is_exact_on_gpu(*second)):
+        return each[0](), each[1]()
+    from openmps.ops.triton.beside import beside
+
+    return beside(first[0].device, *each)
 
 
 def repeated_product(weights: Tensor, rows: int, times: int) -> Callable[[Tensor, Tensor], object]:
