@@ -133,6 +133,8 @@ class Speedrun:
         source: type[mps.TrainableConvolutionDataSource] = mps.TrainableConvolutionDataSource,
     ) -> None:
         self.device, self.source = device, source
+        self.queue = device.new_command_queue()
+        """One for all steps: a GPU replays what it has captured of the first ones."""
         self.layers: list[Layer] = []
         weights = whitening(data.images[:5000], mean, deviation)
         self.channels, _, _, depth = weights.shape
@@ -300,7 +302,6 @@ def start_step(queue: mps.MTLCommandQueue, graph: mps.MPSNNGraph, batches: Batch
 
 def train(network: Speedrun, batches: Batches, graph: mps.MPSNNGraph, steps: int) -> float:
     """The seconds of so many steps, of which two are under way at a time."""
-    queue = network.device.new_command_queue()
     under_way: list[mps.MPSCommandBuffer] = []
     in_epoch = batches.count // batches.size
     began = time.perf_counter()
@@ -310,7 +311,7 @@ def train(network: Speedrun, batches: Batches, graph: mps.MPSNNGraph, steps: int
         if step % in_epoch == 0:
             batches.begin_epoch(step // in_epoch)
         network.set_rate(RATE / batches.size * schedule(step, steps))
-        under_way.append(start_step(queue, graph, batches, step % in_epoch * batches.size))
+        under_way.append(start_step(network.queue, graph, batches, step % in_epoch * batches.size))
     for command_buffer in under_way:
         command_buffer.wait_until_completed()
     return time.perf_counter() - began

@@ -12,6 +12,7 @@ import torch
 import openmps as mps
 from encoding import Bench, finish, numbers
 from openmps.graph.compile.program import Program
+from openmps.ops.convolution.convolution_end import ConvolutionEnd, ConvolutionEndGradient
 from openmps.ops.op import Op
 from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient
 from replay_twin import replaying_queue
@@ -149,6 +150,8 @@ def count(program: Program, kind: type[Op]) -> int:
     return sum(isinstance(step.op, kind) for step in program.function.equations)
 
 
+ENDS = LayerEnd, ConvolutionEnd
+END_GRADIENTS = LayerEndGradient, ConvolutionEndGradient
 CASES = [(name, is_whole) for name in CHAINS for is_whole in (False, True) if not (is_whole and "pooling" in name)]
 """Of the result of a fully connected layer there is one pixel, which nothing is pooled of."""
 
@@ -159,7 +162,8 @@ def test_fused_training_equals_that_step_by_step(name: str, is_whole: bool, form
     chain, fused = CHAINS[name]
     found, expected, program = both(device, formats, chain=chain, is_whole=is_whole, read="")
     assert_alike(found, expected, device, formats)
-    assert (count(program, LayerEnd), count(program, LayerEndGradient)) == (fused, fused)
+    ends = [sum(count(program, kind) for kind in kinds) for kinds in (ENDS, END_GRADIENTS)]
+    assert ends == [fused, fused]
 
 
 @pytest.mark.parametrize(

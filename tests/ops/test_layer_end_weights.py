@@ -9,8 +9,10 @@ from torch import Tensor
 
 from interpreter import triton_place
 from openmps.ops import triton
+from openmps.ops.convolution.convolution import ConvolutionGradient
+from openmps.ops.convolution.convolution_end import ConvolutionEndGradient
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.pointwise.layer_end import LayerEndGradient, LayerEndWeightsGradient, can_sum
+from openmps.ops.pointwise.layer_end import LayerEndGradient
 from openmps.types import MPSImageEdgeMode
 
 HALF, FLOAT, ZERO = torch.float16, torch.float32, MPSImageEdgeMode.ZERO
@@ -72,19 +74,42 @@ def test_gradients_are_those_of_float64(case, place: torch.device) -> None:
     taps = torch.randint(-1, pool.y.size * pool.x.size, (2, *pool.result, outputs + gaps), generator=generator)
     taps = taps.to(place, torch.int8).permute(0, 3, 1, 2)[:, :outputs]
     weights = torch.zeros((outputs, *window.size, inputs), device=place)
-    operation = LayerEndWeightsGradient(window, ZERO, LayerEndGradient(pool, keeps))
-    found = operation.run((True, True), gradient, taps, x, weights)
-    for one, other in zip(found, expected(gradient, taps, x, weights.shape, windows, keeps), strict=True):
+    operation = ConvolutionEndGradient(LayerEndGradient(pool, keeps), ConvolutionGradient(window, ZERO), rounds=False)
+    _, found, _, sums = operation.run((False, True, False, True), gradient, taps, x, weights)
+    for one, other in zip((found, sums), expected(gradient, taps, x, weights.shape, windows, keeps), strict=True):
         assert one is not None
         assert one.dtype is FLOAT
         assert one.shape == other.shape
         np.testing.assert_allclose(one.cpu().numpy(), other, rtol=0.0, atol=5e-7 * np.abs(other).max())
 
 
-def test_what_the_kernel_is_for() -> None:
-    assert can_sum(PLAIN[0], ZERO, (64, 5, 3, 4))
-    assert not can_sum(PLAIN[0], ZERO, (65, 5, 3, 1))
-    assert not can_sum(PLAIN[0], ZERO, (16, 5, 3, 5))
-    assert not can_sum(PLAIN[0], MPSImageEdgeMode.CLAMP, (16, 3, 5, 1))
-    inside = Window(x=Axis(8, 6, 3, 1, 1, 1), y=Axis(6, 6))
-    assert can_sum(inside, MPSImageEdgeMode.CLAMP, (16, 1, 3, 1))
+EDGE = MPSImageEdgeMode.CLAMP
+INSIDE = Window(x=Axis(8, 8), y=Axis(6, 6))
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "edge_mode", "is_rounded", "runs"),
+    [
+        ((64, 3, 5, 4), PLAIN[0], ZERO, False, True),
+        ((65, 3, 5, 1), PLAIN[0], ZERO, False, False),
+        ((16, 3, 5, 5), PLAIN[0], ZERO, False, False),
+        ((16, 3, 5, 1), PLAIN[0], EDGE, False, False),
+        ((16, 1, 1, 1), INSIDE, EDGE, False, True),
+        ((16, 3, 5, 1), PLAIN[0], ZERO, True, False),
+    ],
+)
+def test_what_the_kernel_is_for(shape, window, edge_mode, is_rounded, runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few outputs, few numbers of a window, zeros outside, and gradients that are rounded already."""
+    place, called = triton_place(monkeypatch), []
+    from openmps.ops.triton.pointwise import layer_end as kernels
+
+    monkeypatch.setattr(kernels, "layer_end_weights_gradient", lambda *given: called.append(given) or (None, None))
+    outputs, inputs, pool = shape[0], shape[3], PLAIN[1]
+    x, gradient = (
+        torch.zeros((1, *size, channels), device=place).permute(0, 3, 1, 2)
+        for channels, size in ((inputs, window.source), (outputs, pool.result))
+    )
+    operation = ConvolutionEndGradient(LayerEndGradient(pool), ConvolutionGradient(window, edge_mode), is_rounded)
+    taps = torch.zeros_like(gradient, dtype=torch.int8)
+    operation.run((False, True, False, True), gradient, taps, x, torch.zeros(shape, device=place))
+    assert bool(called) == runs

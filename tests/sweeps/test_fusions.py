@@ -242,7 +242,13 @@ EXAMPLES: dict[str, Example] = {
     "pooling before ReLU": Example(lambda it: it.pooled(it.relu(it.image))),
     "pooled convolution": Example(lambda it: it.pooled(it.relu(it.convolution(it.image))), Place.TRITON),
     "layer end": Example(lambda it: it.relu(it.pooled(it.convolution(it.image))), Place.TRITON, trains=True),
-    "weights of a layer end": Example(
+    "convolution with its end": Example(
+        lambda it: it.convolution(it.pooled(it.convolution(it.image))),
+        Place.TRITON,
+        trains=True,
+        channel_format=FLOAT16,
+    ),
+    "gradient of a convolution with its end": Example(
         lambda it: it.relu(it.pooled(it.convolution(it.image))), Place.TRITON, trains=True, asks=False
     ),
     "wide products": Example(lambda it: it.connected(it.image), Place.TRITON, channel_format=FLOAT16),

@@ -3,9 +3,6 @@
 Each equals operations of `ops.convolution`, `ops.pooling`, `neuron` and `dropout` one after the other, rounded
 to float16 where those were stored so. The images between them never exist: a byte for each result says which pixel of
 its window the gradient goes to, if any. Where Triton runs, each is one pass over the images.
-
-Nobody asks for the gradient of the source of a network's first layer, so that of the products is read by the gradient
-of the weights alone, and need not exist either: `LayerEndWeightsGradient`.
 """
 
 from __future__ import annotations
@@ -16,16 +13,12 @@ import torch
 from torch import Tensor
 
 from openmps.ops import triton
-from openmps.ops.convolution.convolution import convolution_gradient
 from openmps.ops.geometry import Window, empty_image, pitch_of
 from openmps.ops.op import Kind, Op
 from openmps.ops.pointwise.dropout import DropoutMask, dropout
-from openmps.types import MPSImageEdgeMode
 
 MOST_TAPS = 64
 """Of windows that are pooled."""
-_MOST_FACTORS, _MOST_OUTPUTS = 64, 64
-"""Numbers of a convolution's window, and output channels, whose sums fit into the registers of a program."""
 
 
 def can_pool(window: Window) -> bool:
@@ -94,44 +87,6 @@ class LayerEndGradient(Op, kind=Kind.WINDOW, half=True, results=2):
         flow = dropout(gradient, tap >= 0, self.keep_probability)
         sums = flow.sum((0, 2, 3), dtype=torch.float32) if wanted[1] else None
         return _spread(flow, tap, self.window), sums
-
-
-def can_sum(window: Window, edge_mode: MPSImageEdgeMode, shape: tuple[int, ...]) -> bool:
-    """Whether there is a kernel for a convolution's windows and weights OHWI of a shape."""
-    reads_zeros = edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source
-    outputs, *factors = shape
-    return reads_zeros and outputs <= _MOST_OUTPUTS and torch.Size(factors).numel() <= _MOST_FACTORS
-
-
-class LayerEndWeightsGradient(Op, kind=Kind.CONTRACTION_GRADIENT, half=True, results=2):
-    """A `LayerEndGradient`, then the `ConvolutionGradient` for the weights alone: that, and the sums for the biases.
-
-    Operands: the gradient for the result of the `LayerEnd`, its taps, the convolution's source and weights.
-    """
-
-    window: Window
-    """Of the convolution."""
-    edge_mode: MPSImageEdgeMode
-    end: LayerEndGradient
-    """Of windows that pool."""
-
-    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor | None, Tensor | None]:
-        """See the class."""
-        gradient, taps, x, weights = operands
-        pitches, pool = [pitch_of(each) for each in (gradient, taps, x)], self.end.window
-        if pool is not None and None not in pitches and self._runs(gradient, x, weights):
-            from openmps.ops.triton.pointwise.layer_end import layer_end_weights_gradient as at_once
-
-            share = self.end.keep_probability
-            return at_once((gradient, taps, x), pitches, weights.shape, self.window, pool, share)
-        flow, sums = self.end.run((True, wanted[1]), gradient, taps)
-        said: Any = {"edge_mode": self.edge_mode, "with_source": False, "with_biases": False}
-        return convolution_gradient(flow, x, weights, self.window, **said).weights, sums
-
-    def _runs(self, gradient: Tensor, x: Tensor, weights: Tensor) -> bool:
-        is_float = {gradient.dtype, x.dtype} <= {torch.float16, torch.float32}
-        fits = can_sum(self.window, self.edge_mode, weights.shape) and 0 < max(x.numel(), gradient.numel()) < 2**30
-        return is_float and fits and triton.runs_on(x.device)
 
 
 def _runs(x: Tensor, window: Window | None) -> bool:

@@ -18,7 +18,7 @@ from openmps.ops.normalization.projected_neuron import ProjectedNeuron
 from openmps.ops.normalization.stored_normalization import StoredNormalization
 from openmps.ops.op import Kind, Role
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, CombinationGradient
-from openmps.ops.pointwise.layer_end import LayerEndGradient
+from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient
 from openmps.ops.pointwise.neuron import Neuron
 from openmps.ops.pooling.pooling import AveragePoolingGradient, MaxPooling
 from openmps.ops.rewrite.data_flow import LOAD_HALF, STORE_HALF
@@ -26,6 +26,7 @@ from openmps.ops.rewrite.rule import Place, Rule, Term
 from openmps.ops.rewrite.rules import (
     concatenation,
     convolution,
+    convolution_end,
     layer_end,
     normalization,
     pooled_convolution,
@@ -66,11 +67,12 @@ CONVOLUTION = Term(Kind.CONTRACTION, (Convolution,), besides=_MEMORY)
 PIXELWISE = Term(Kind.CONTRACTION, (Convolution,), {"groups": {1}})
 FUSED_CONVOLUTION = Term(Kind.CONTRACTION, (FusedConvolution,))
 FULLY_CONNECTED = Term(Kind.CONTRACTION, (FullyConnected,))
+CONVOLUTION_GRADIENT = Term(Kind.CONTRACTION_GRADIENT, (ConvolutionGradient,))
+PLAIN_END = Term(Kind.WINDOW, (LayerEnd,), {"rectifies": {False}, "mask": {None}})
+END_GRADIENT = Term(Kind.WINDOW, (LayerEndGradient,))
 MAX_POOLING = Term(Kind.WINDOW, (MaxPooling,))
 AVERAGE_POOLING_GRADIENT = Term(Kind.WINDOW, (AveragePoolingGradient,))
 PASSED_SUMS = Term(Kind.REDUCTION, (PassedSums,))
-LAYER_END_GRADIENT = Term(Kind.WINDOW, (LayerEndGradient,))
-EXACT_GRADIENT = Term(Kind.CONTRACTION_GRADIENT, (ConvolutionGradient,), {"groups": {1}, "allow_tf32": {False}})
 CONCATENATION = Term(Kind.STORAGE, (Concatenate,))
 LOAD = Term(Kind.STORAGE, (Load,))
 LOADED_HALF = Term(Kind.STORAGE, (Load,), _HALF)
@@ -254,12 +256,21 @@ RULES: tuple[Rule, ...] = (
         _TRITON,
     ),
     Rule(
-        "weights of a layer end",
-        ((LAYER_END_GRADIENT, EXACT_GRADIENT),),
-        f"windows that pool; nobody reads a gradient of the source, nor sums for biases but the first's; {_ALONE}",
-        layer_end.weights_of_layer_end,
-        "a `LayerEndWeightsGradient`",
-        "the two",
+        "convolution with its end",
+        ((CONVOLUTION, PLAIN_END),),
+        f"windows that pool; the convolution adds no biases of its own; {_ALONE}",
+        convolution_end.with_end,
+        "a `ConvolutionEnd`",
+        "the convolution, then its end",
+        _TRITON,
+    ),
+    Rule(
+        "gradient of a convolution with its end",
+        ((END_GRADIENT, CONVOLUTION_GRADIENT),),
+        f"windows that pool; nobody reads a gradient of the source, nor sums for biases but the end's; {_ALONE}",
+        convolution_end.with_end_gradient,
+        "a `ConvolutionEndGradient`",
+        "the gradient of the end, then those of the convolution",
         _TRITON,
     ),
     Rule(

@@ -3,9 +3,6 @@
 `layer_end`: the biases of a convolution or fully connected layer, a max pooling behind them, a ReLU and a dropout, as
 many of these as there are, become one equation, a `LayerEnd`, and their gradients with the sums for the biases another.
 
-`weights_of_layer_end`: where the gradient of the weights alone reads that of the products, as in a network's first
-layer, which makes no gradient of its source, the two gradients become one equation.
-
 `wide_products`: a fully connected layer whose source is float16, made float32, reads what is stored, and gives its sums
 as they are.
 
@@ -18,11 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient, FullyConnected
+from openmps.ops.convolution.convolution import Convolution, FullyConnected
 from openmps.ops.geometry import Window
 from openmps.ops.op import Equation, Kind
 from openmps.ops.pointwise.dropout import Dropout, DropoutMask
-from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient, LayerEndWeightsGradient, can_pool
+from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient, can_pool
 from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
 from openmps.ops.pooling.pooling import MaxPooling, MaxPoolingGradient
 from openmps.ops.pooling.relu_pooling import ReluPoolGradient
@@ -48,25 +45,6 @@ def wide_products(site: Site, load: Equation, products: Equation) -> Change | No
         return None
     reads = (site.flow.origin(load.reads[0]), *products.reads[1:])
     return Change({id(products): [Equation(FullyConnected(wide=True), reads, products.writes)]})
-
-
-def weights_of_layer_end(site: Site, end: Equation, products: Equation) -> Change | None:
-    """The gradient of what stands behind a convolution and that of its weights as one equation."""
-    flow, back, of = site.flow, end.op, products.op
-    assert isinstance(back, LayerEndGradient)
-    assert isinstance(of, ConvolutionGradient)
-    (gradient, taps), (made, sums) = end.reads, end.writes
-    stored = flow.stored(made)
-    if stored != made and getattr(flow.makers.get(gradient), "op", None) != STORE_HALF:
-        return None  # Rounding it is more than handing on what is rounded.
-    is_read = any(map(flow.is_read, (products.writes[0], products.writes[2])))
-    if back.window is None or is_read or flow.origin(products.reads[0]) != stored:
-        return None
-    if not flow.is_inner(stored, (products,)) or (stored != made and made in flow.outputs):
-        return None
-    reads = gradient, taps, flow.origin(products.reads[1]), products.reads[2]
-    new = Equation(LayerEndWeightsGradient(of.window, of.edge_mode, back), reads, (products.writes[1], sums))
-    return Change({id(end): [], id(products): [new]})
 
 
 @dataclass(slots=True)

@@ -130,7 +130,7 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
     Both operands are float16, or float32, their channels side by side, ``pitch`` numbers from one pixel to the next.
     """
     if tap_rows.takes(gradient, x, window, pitch_of_x):
-        return tap_rows.weights_gradient(gradient, x, window, pitch)
+        return tap_rows.weights_gradient(gradient, x, window)
     if x.dtype == torch.float16 and x.shape[1] >= _MANY_CHANNELS:
         from openmps.ops.triton.convolution import convolution_taps as by_taps
 

@@ -119,6 +119,8 @@ class _Tile(NamedTuple):
             return cls(max(16, triton.next_power_of_2(outputs)), 64, 32, taps, 4, 5)
         if taps == 1 and outputs > 2 * _FEW and channels > _FEW:
             return cls(256, 128, 64, 1, 8, 3)
+        if taps == 3 and outputs > 2 * _FEW and channels <= _FEW and is_roomy:
+            return cls(256, 64, 64, 3, 8, 3)
         if taps == 1 or outputs > 4 * _FEW or channels <= _FEW or not is_roomy:
             return cls(128, 64, 64, taps, 8, 4)
         return cls(256, 64, 64, 3, 16, 3) if outputs > 2 * _FEW else cls(128, 128, 64, 3, 16, 3)

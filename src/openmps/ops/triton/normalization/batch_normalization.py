@@ -41,6 +41,9 @@ _CUTS = {
     "masked": _Cut(4096, 128, 528),
     "data": _Cut(8192, 128, 528),
     "pooled": _Cut(2048, 64, 528),
+    "normalize, GELU": _Cut(2048, 64, 1056, 4, stages=2),
+    "parameters, GELU": _Cut(2048, 64, 264, 4, stages=3),
+    "data, GELU": _Cut(2048, 64, 528, 4, stages=3),
 }
 """What was fastest on an H200, of float16 images; two or four programs of a sum for each multiprocessor."""
 _ENDS, _FEW = 8192, 64
@@ -84,6 +87,11 @@ class Activation(NamedTuple):
     """The normalization's result, before anything is added."""
     rounds_sum: bool = False
     """The sum with another image; of gradients what the neuron let pass."""
+
+    @property
+    def cut(self) -> str:
+        """What kernels with the neuron are called among the cuts, if its arithmetic holds them up."""
+        return ", GELU" if self.name == "GELU" else ""
 
 
 _PLAIN = Activation()
@@ -191,7 +199,7 @@ def normalize(
     ``with_masks`` asks for a bit for each number, eight channels a byte: whether the neuron lets its gradient pass.
     """
     kernel, least = ("normalize with masks", 8) if with_masks else ("normalize", 1)
-    grid, made = Grid.of(x, kernel, least), like(x, dtype)
+    grid, made = Grid.of(x, kernel + how.cut, least), like(x, dtype)
     added, masks = Added(x) if other is None else other, None
     known = rows if added.rows is None else added.rows
     if with_masks:
@@ -201,7 +209,7 @@ def normalize(
         grid.channels, pitch_of(x), pitch_of(added.image), *_floats(epsilon, added.epsilon, how.a, how.b),
         rows.correction is not None, other is not None, added.rows is not None, known.correction is not None,
         with_masks, how.name, how.a == 0.0, how.rounds, added.rounds, how.rounds_sum, grid.held, grid.columns,
-        num_warps=grid.warps,
+        grid.stages, **grid.options,
     )  # fmt: skip
     return made, masks
 
@@ -210,7 +218,7 @@ def parameter_gradients(
     gradient: Tensor, x: Tensor, rows: Rows, epsilon: float, how: Activation = _PLAIN, before: Sequence[Tensor] = ()
 ) -> tuple[Tensor, ...]:
     """The gradients of gamma and beta, added to those ``before``; ``gradient`` is that of what a neuron gave."""
-    grid = Grid.of(x, "parameters")
+    grid = Grid.of(x, "parameters" + how.cut)
     parts = grid.rows_for(x, 2 * grid.parts)
     kernels.gradient_parts[grid.all](
         gradient, x, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient), pitch_of(x),
@@ -268,11 +276,11 @@ def data_gradient(
     dtype: torch.dtype, how: Activation = _PLAIN,
 ) -> Tensor:  # fmt: skip
     """The gradient of ``x`` in ``dtype``; ``sums`` are none where mean and variance are constants."""
-    grid, made = Grid.of(x, "data"), like(x, dtype)
+    grid, made = Grid.of(x, "data" + how.cut), like(x, dtype)
     kernels.data_gradient[grid.all](
         gradient, x, made, rows.filled(), tuple(sums) or (x, x), grid.rows, grid.channels, pitch_of(gradient),
         pitch_of(x), *_floats(pixels, epsilon, how.a, how.b), rows.correction is not None, bool(sums), how.name,
-        how.a == 0.0, how.rounds, how.rounds_sum, grid.held, grid.columns, num_warps=grid.warps,
+        how.a == 0.0, how.rounds, how.rounds_sum, grid.held, grid.columns, grid.stages, **grid.options,
     )  # fmt: skip
     return made
 

@@ -129,7 +129,7 @@ def normalized(
     HAS_CORRECTION: tl.constexpr, HAS_OTHER: tl.constexpr, OTHER_IS_NORMALIZED: tl.constexpr,
     OTHER_HAS_CORRECTION: tl.constexpr, HAS_MASKS: tl.constexpr, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
     ROUNDS: tl.constexpr, ROUNDS_OTHER: tl.constexpr, ROUNDS_SUM: tl.constexpr, HELD: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The normalization of tiles, with another image, normalized or not, added and a neuron behind."""
     first, programs, at = place_of(channels, COLUMNS)
@@ -138,7 +138,7 @@ def normalized(
     others = mean, scale, shift
     if OTHER_IS_NORMALIZED:
         others = affine_of(others_rows, at, is_in, others_epsilon, OTHER_HAS_CORRECTION)
-    for tile in range(first, tl.cdiv(rows, HELD), programs):
+    for tile in tl.range(first, tl.cdiv(rows, HELD), programs, num_stages=STAGES):
         row = tile * HELD + tl.arange(0, HELD)
         there = (row < rows)[:, None] & is_in[None, :]
         value = read(x, row, at, there, pitch)
@@ -294,7 +294,7 @@ def _terms(rows_of, sums, at, is_in, epsilon, pixels, HAS_CORRECTION: tl.constex
 def data_gradient(
     gradient, x, dx, rows_of, sums, rows, channels, pitch, pitch_of_x, pixels, epsilon, a, b,
     HAS_CORRECTION: tl.constexpr, HAS_SUMS: tl.constexpr, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
-    ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the images, tiles of it."""
     first, programs, at = place_of(channels, COLUMNS)
@@ -309,7 +309,7 @@ def data_gradient(
     if HAS_SUMS:
         slope = scale * inverse * tl.load(sums[0] + at, is_in, 0.0) / -pixels
         level = scale * tl.load(sums[1] + at, is_in, 0.0) / -pixels - correction * slope
-    for tile in range(first, tl.cdiv(rows, HELD), programs):
+    for tile in tl.range(first, tl.cdiv(rows, HELD), programs, num_stages=STAGES):
         row = tile * HELD + tl.arange(0, HELD)
         there = (row < rows)[:, None] & is_in[None, :]
         value = tl.zeros([HELD, COLUMNS], tl.float32)
