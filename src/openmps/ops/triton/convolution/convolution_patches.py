@@ -119,6 +119,36 @@ def _patches(
     tl.store(y + p[:, None] * outputs + o[None, :], rectified(result, slope, limit, RECTIFIER), is_in)
 
 
+@Launched
+@triton.jit(do_not_specialize=["count"])
+def _few_terms(
+    x, weights, biases, y, count, height, width, rows, columns, outputs, along, apart, first_y, first_x, slope, limit,
+    HAS_BIASES: tl.constexpr, RECTIFIER: tl.constexpr, CHANNELS: tl.constexpr, STEP_Y: tl.constexpr,
+    STEP_X: tl.constexpr, TAPS_Y: tl.constexpr, TAPS_X: tl.constexpr, OUTPUTS: tl.constexpr, PATCHES: tl.constexpr,
+    IN_OCTETS: tl.constexpr,
+):  # fmt: skip
+    """Some channels of some pixels, term by term: so few terms would not fill a product of matrices."""
+    if IN_OCTETS:
+        outputs = outputs // 8 * 8
+    o, p = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS), tl.program_id(0) * PATCHES + tl.arange(0, PATCHES)
+    column, row, image = p % columns, (p // columns) % rows, p // (columns * rows)
+    top, left = first_y + row * STEP_Y, first_x + column * STEP_X
+    base = ((image * height + top) * width + left) * CHANNELS
+    total = tl.zeros([PATCHES, OUTPUTS], tl.float32)
+    for tap_y in tl.static_range(TAPS_Y):
+        for tap_x in tl.static_range(TAPS_X):
+            v, u = top + tap_y, left + tap_x
+            is_in = (p < count) & (v >= 0) & (v < height) & (u >= 0) & (u < width)
+            for channel in tl.static_range(CHANNELS):
+                e = tl.load(x + base + (tap_y * width + tap_x) * CHANNELS + channel, is_in, 0.0).to(tl.float32)
+                place = weights + ((tap_y * TAPS_X + tap_x) * CHANNELS + channel) * along + o * apart
+                total += e[:, None] * tl.load(place, o < outputs, 0.0).to(tl.float32)[None, :]
+    total += tl.load(biases + o, o < outputs, 0.0)[None, :] if HAS_BIASES else 0.0
+    total = total.to(y.dtype.element_ty).to(tl.float32) if RECTIFIER == "GELU" else total
+    is_in = (p < count)[:, None] & (o < outputs)[None, :]
+    tl.store(y + p[:, None] * outputs + o[None, :], rectified(total, slope, limit, RECTIFIER), is_in)
+
+
 class Tile(NamedTuple):
     """Pixels of the result and terms of a program at a time, its warps and the stages of its loop."""
 
@@ -128,6 +158,8 @@ class Tile(NamedTuple):
     stages: int = 3
 
 
+_OUTPUTS, _PIXELS = 8, 512
+"""Of a program that goes term by term, where there are at most the fewest terms."""
 _FEWEST_TERMS, _FEW_TERMS, _MANY_PATCHES, _MANY_PIXELS = 16, 64, 1 << 17, 1 << 15
 
 
@@ -135,8 +167,6 @@ def _tile_for(matrix: Tensor, count: int, x: Tensor, *, is_pooled: bool) -> Tile
     """What was fastest on an H200, of first and second layers."""
     is_small, is_half = len(matrix) <= _FEW_TERMS, x.dtype == torch.float16
     if not is_pooled:
-        if len(matrix) <= _FEWEST_TERMS:
-            return Tile(128, _FEWEST_TERMS, 4, 2)
         return Tile(128, 32, 4, 2) if is_small or count >= _MANY_PIXELS else Tile(32, 32)
     if is_half and is_small:
         return Tile(128, 16) if count >= _MANY_PATCHES else Tile(64, 64, 4, 2)
@@ -161,6 +191,14 @@ def patches(
     steps = (of_pool * of_window for of_pool, of_window in zip(apart, window.stride, strict=True))
     patch = zip(window.size, inside, window.stride, strict=True)
     rows, width = (taps + (places - 1) * step for taps, places, step in patch)
+    if pooling is None and len(matrix) <= _FEWEST_TERMS and tile is None:
+        name, *limits = rectifier
+        _few_terms[(triton.cdiv(count, _PIXELS), triton.cdiv(outputs, _OUTPUTS))](
+            x, matrix, y if biases is None else biases, y, count, *window.source, y.shape[2], y.shape[3], outputs,
+            *matrix.stride(), window.y.first, window.x.first, *limits, biases is not None, name, channels,
+            *window.stride, *window.size, _OUTPUTS, _PIXELS, outputs % 8 == 0, num_warps=4,
+        )  # fmt: skip
+        return y
     by, (name, *limits) = tile or _tile_for(matrix, count, x, is_pooled=inside != (1, 1)), rectifier
     _patches[(triton.cdiv(count, by.patches), triton.cdiv(outputs, at_once))](
         x, matrix, y if biases is None else biases, y, count, *window.source, y.shape[2], y.shape[3], outputs,

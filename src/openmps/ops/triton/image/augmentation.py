@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.ops.geometry import empty_image
 from openmps.ops.triton.ahead import Launched
 from openmps.types import MPSImageEdgeMode
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-_WORDS, _NUMBERS = 256, 2048
-"""Blocks of four words, and numbers of images, that a program makes."""
+_WORDS, _PIXELS = 256, 1024
+"""Blocks of four words, and pixels of an image, that a program makes; the latter channel after channel."""
 _SAME_BITS: dict[str, Any] = {"enable_fp_fusion": False}
 """A product and a sum are rounded each by itself."""
 _SIGNED = 2**63
@@ -78,47 +77,46 @@ def _share(words, place):
 @triton.jit
 def _recoloured(
     x, y, words, rows, pixels, channels, apart, down, across, BRIGHTNESS: tl.constexpr, CONTRAST: tl.constexpr,
-    OF_BRIGHTNESS: tl.constexpr, OF_CONTRAST: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    OF_BRIGHTNESS: tl.constexpr, OF_CONTRAST: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     """Some pixels of an image, whose words lie ``apart`` from those of the next; rows are means and deviations."""
     image, pixel = tl.program_id(1).to(tl.int64), tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    channel = tl.arange(0, CHANNELS)
-    is_in = (pixel < pixels)[:, None] & (channel < channels)[None, :]
-    mean = tl.load(rows + channel * across, channel < channels, 0.0)
-    deviation = tl.load(rows + down + channel * across, channel < channels, 1.0)
     factor = _share(words, image * apart + OF_CONTRAST) * CONTRAST + 1.0
     offset = _share(words, image * apart + OF_BRIGHTNESS) * BRIGHTNESS + 0.5 - factor * 0.5
-    scale, bias = (factor / deviation).to(tl.float32), ((offset - mean) / deviation).to(tl.float32)
-    place = (image * pixels + pixel)[:, None] * channels + channel[None, :]
-    tl.store(y + place, tl.load(x + place, is_in, 0.0) * scale[None, :] + bias[None, :], is_in)
+    first = image * pixels * channels
+    for channel in range(channels):
+        mean, deviation = tl.load(rows + channel * across), tl.load(rows + down + channel * across)
+        scale, bias = (factor / deviation).to(tl.float32), ((offset - mean) / deviation).to(tl.float32)
+        place = first + pixel * channels + channel
+        tl.store(y + place, tl.load(x + place, pixel < pixels, 0.0) * scale + bias, pixel < pixels)
 
 
 def takes(x: Tensor, words: Tensor) -> bool:
     """Whether `recoloured` and `placed` are for images that lie so, and for these words."""
     is_dense = x.is_contiguous(memory_format=torch.channels_last) and words.stride(1) == 1
-    return is_dense and x.dtype == torch.float32 and x.numel() > 0 and x.shape[1] <= _NUMBERS and len(x) < _MOST_IMAGES
+    fits = 0 < len(x) < MOST_IMAGES and 0 < x[0].numel() < 2**31
+    return is_dense and fits and x.dtype == torch.float32
 
 
-_MOST_IMAGES = 1 << 16
+MOST_IMAGES = 1 << 16
 """A launch has fewer programs along its second axis."""
 
 
-def _cut(x: Tensor) -> tuple[tuple[int, int], int, int]:
-    """Programs for an image, and for all; pixels and channels of each."""
-    images, channels, height, width = x.shape
-    columns = triton.next_power_of_2(channels)
-    held = _NUMBERS // columns
-    return (triton.cdiv(height * width, held), images), held, columns
+def cut_of(x: Tensor) -> tuple[tuple[int, int], int]:
+    """Programs for an image, and for all; pixels of each."""
+    pixels = x.shape[2] * x.shape[3]
+    held = min(_PIXELS, triton.next_power_of_2(pixels))
+    return (triton.cdiv(pixels, held), len(x)), held
 
 
 def recoloured(
     x: Tensor, words: Tensor, channels: Tensor, brightness: float, contrast: float, of: tuple[int, int]
 ) -> Tensor:
     """See `openmps.ops.image.augmentation.recoloured`; ``of`` are the places of the words for both."""
-    y, (grid, held, columns) = empty_image(x, x.shape[1], (x.shape[2], x.shape[3])), _cut(x)
+    y, (grid, held) = torch.empty_like(x), cut_of(x)
     _recoloured[grid](
         x, y, words, channels, x.shape[2] * x.shape[3], x.shape[1], words.stride(0), *channels.stride(),
-        float(brightness), float(contrast), *map(int, of), held, columns, **_SAME_BITS,
+        float(brightness), float(contrast), *map(int, of), held, **_SAME_BITS,
     )  # fmt: skip
     return y
 
@@ -150,22 +148,25 @@ def _continued(index, length, EDGE: tl.constexpr):
 @triton.jit
 def _placed(
     x, y, words, height, width, channels, apart, CROP: tl.constexpr, FLIPS: tl.constexpr, OF_FLIP: tl.constexpr,
-    OF_ACROSS: tl.constexpr, OF_DOWN: tl.constexpr, EDGE: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    OF_ACROSS: tl.constexpr, OF_DOWN: tl.constexpr, EDGE: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     """Some pixels of an image: whole ones, from where they are."""
     image, pixel = tl.program_id(1).to(tl.int64), tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    channel, pixels = tl.arange(0, CHANNELS), height * width
     row = pixel // width + _below(words, image * apart + OF_DOWN, 2 * CROP + 1) - CROP
     column = pixel % width + _below(words, image * apart + OF_ACROSS, 2 * CROP + 1) - CROP
     if FLIPS:
         column = tl.where(tl.load(words + image * apart + OF_FLIP) >> 31 == 1, width - 1 - column, column)
-    is_in = (pixel < pixels)[:, None] & (channel < channels)[None, :]
+    is_in = pixel < height * width
     inside = is_in
     if EDGE == "ZERO":
-        inside &= ((row >= 0) & (row < height) & (column >= 0) & (column < width))[:, None]
-    place = image * pixels + _continued(row, height, EDGE) * width + _continued(column, width, EDGE)
-    found = tl.load(x + place[:, None] * channels + channel[None, :], inside, 0.0)
-    tl.store(y + (image * pixels + pixel)[:, None] * channels + channel[None, :], found, is_in)
+        inside = is_in & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    first = image * height * width * channels
+    source, goal = (
+        (_continued(row, height, EDGE) * width + _continued(column, width, EDGE)) * channels,
+        pixel * channels,
+    )
+    for channel in range(channels):
+        tl.store(y + first + goal + channel, tl.load(x + first + source + channel, inside, 0.0), is_in)
 
 
 def placed(
@@ -175,10 +176,9 @@ def placed(
 
     ``of`` are the places of the words for mirrors and crops, across and down.
     """
-    y, (grid, held, columns) = empty_image(x, x.shape[1], (x.shape[2], x.shape[3])), _cut(x)
+    y, (grid, held) = torch.empty_like(x), cut_of(x)
     _placed[grid](
         x, y, words, x.shape[2], x.shape[3], x.shape[1], words.stride(0), crop, flips, *map(int, of), edge_mode.name,
         held,
-        columns,
     )  # fmt: skip
     return y

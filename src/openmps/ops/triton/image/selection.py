@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.image.augmentation import MOST_IMAGES, cut_of
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-_BLOCK, _NUMBERS = 1024, 2048
-"""Words of an image, and numbers of one that is mirrored, that a program moves."""
-_WORD, _MOST_IMAGES = 4, 1 << 16
-"""Bytes of a number of an image; images of a launch, which has fewer programs along its second axis."""
+_BLOCK, _WORD = 1024, 4
+"""Words of an image that a program moves, and bytes of a word."""
 
 
 @triton.jit
@@ -43,7 +42,13 @@ def _selected(x, y, numbers, first, images, words, HOLDS_FIRST: tl.constexpr, BL
 def takes(x: Tensor, numbers: Tensor, count: int) -> bool:
     """Whether these images and numbers lie as the kernels read them."""
     is_dense = x.is_contiguous(memory_format=torch.channels_last) and numbers.dim() == 1 and numbers.is_contiguous()
-    return is_dense and numbers.element_size() == _WORD and x.numel() > 0 and 0 < count < _MOST_IMAGES
+    return (
+        is_dense
+        and numbers.element_size() == _WORD
+        and x.numel() > 0
+        and 0 < count < MOST_IMAGES
+        and x[0].numel() < 2**31
+    )
 
 
 def selected(x: Tensor, numbers: Tensor, first: int | Tensor, count: int) -> Tensor:
@@ -68,11 +73,11 @@ def selected(x: Tensor, numbers: Tensor, first: int | Tensor, count: int) -> Ten
 @triton.jit(do_not_specialize=["first", "epoch", "low", "high"])
 def _mirrored(
     x, y, numbers, first, epoch, low, high, pixels, width, channels, HOLDS_FIRST: tl.constexpr,
-    HOLDS_EPOCH: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    HOLDS_EPOCH: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     """Some pixels of an image, which its number and the epoch mirror or not."""
     image, pixel = tl.program_id(1).to(tl.int64), tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    channel, zero = tl.arange(0, CHANNELS), tl.zeros([1], tl.int64)
+    zero = tl.zeros([1], tl.int64)
     if HOLDS_EPOCH:
         epoch = tl.load(epoch)
     number, none = zero + _number(numbers, first, image, HOLDS_FIRST), zero.to(tl.uint32)
@@ -80,21 +85,18 @@ def _mirrored(
         number.to(tl.uint32), none, none, none, (zero + low).to(tl.uint32), (zero + high).to(tl.uint32), 10
     )
     is_mirrored = ((word >> 31).to(tl.int64) + epoch) & 1
-    column = pixel % width
-    source = pixel + tl.where(is_mirrored == 1, width - 1 - 2 * column, 0)
-    is_in = (pixel < pixels)[:, None] & (channel < channels)[None, :]
-    found = tl.load(x + (image * pixels + source)[:, None] * channels + channel[None, :], is_in, 0)
-    tl.store(y + (image * pixels + pixel)[:, None] * channels + channel[None, :], found, is_in)
+    source = (pixel + tl.where(is_mirrored == 1, width - 1 - 2 * (pixel % width), 0)) * channels
+    base, goal = image * pixels * channels, pixel * channels
+    for channel in range(channels):
+        found = tl.load(x + base + source + channel, pixel < pixels, 0)
+        tl.store(y + base + goal + channel, found, pixel < pixels)
 
 
 def alternately_mirrored(x: Tensor, numbers: Tensor, first: int | Tensor, epoch: int | Tensor, seed: int) -> Tensor:
     """See `openmps.ops.image.selection.alternately_mirrored`."""
-    images, channels, height, width = x.shape
-    y = torch.empty((images, height, width, channels), dtype=x.dtype, device=x.device)
-    columns = triton.next_power_of_2(channels)
-    held = max(1, _NUMBERS // columns)
-    _mirrored[(triton.cdiv(height * width, held), images)](
+    y, (grid, held), (_, channels, height, width) = torch.empty_like(x), cut_of(x), x.shape
+    _mirrored[grid](
         x, y, numbers.view(torch.int32), first, epoch, seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, height * width,
-        width, channels, isinstance(first, Tensor), isinstance(epoch, Tensor), held, columns,
+        width, channels, isinstance(first, Tensor), isinstance(epoch, Tensor), held,
     )  # fmt: skip
-    return y.permute(0, 3, 1, 2)
+    return y
