@@ -34,6 +34,7 @@ from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
 from openmps.graph.nodes.node import Handle, MPSNNImageNode
 from openmps.kernels.convolution import MPSCNNConvolution
 from openmps.metal.device import MTLDevice
+from openmps.ops import triton
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle
 from trainable_sources import DeviceSgd
 
@@ -150,14 +151,15 @@ def test_what_is_exported_is_needed(bench: Bench) -> None:
 
 
 def test_unneeded_gradients_of_the_image_are_not_computed(bench: Bench, rng: np.random.Generator) -> None:
-    """The weights' gradients are the same without."""
+    """The weights' gradients are the same without; where Triton runs another kernel sums those of the first layer."""
     network = digits(rng)
     images, targets = network.batch(rng, 3)
     with_result, without = (training_graph(bench, network, needed=needed) for needed in (True, False))
     first, second = (run(bench, network, graph, images, targets) for graph in (with_result, without))
     assert first.image is not None and second.image is None
     for name, values in first.gradients.items():
-        np.testing.assert_array_equal(second.gradients[name], values)
+        least = 3e-7 * np.abs(values).max() if triton.runs_on(bench.device.torch_device) else 0.0
+        np.testing.assert_allclose(second.gradients[name], values, rtol=0.0, atol=least)
     (last,) = (kernel for node, kernel in without.kernels.items() if node.name.endswith("GradientNode 'conv1'"))
     assert int(last.gradient_option) == 2, "weights and biases only"
 
