@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -79,9 +80,10 @@ def test_gradients_are_those_of_float64(axes, channels, types, place: torch.devi
         assert worst <= ROUNDING[dtype] * float(other.abs().max())
 
 
-def test_gradients_of_many_digits_keep_them(place: torch.device) -> None:
+@pytest.mark.parametrize("kind", [HALF, FLOAT], ids=str)
+def test_gradients_of_many_digits_keep_them(kind: torch.dtype, place: torch.device) -> None:
     """A float32 gradient whose numbers are far from float16 and TF32 ones, and from one another."""
-    given = drawn(AXES[0], (20, 17), (FLOAT, HALF), place)
+    given = drawn(AXES[0], (20, 17), (FLOAT, kind), place)
     scale = torch.logspace(-12, 12, 20, device=place).view(1, -1, 1, 1)
     given = given._replace(gradient=(given.gradient * scale).contiguous(memory_format=torch.channels_last))
     found = call(given)
@@ -94,8 +96,9 @@ def test_gradients_of_many_digits_keep_them(place: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
-def test_what_is_not_finite_stays_in_its_channel(place: torch.device) -> None:
-    given = drawn(AXES[0], (20, 17), (FLOAT, HALF), place)
+@pytest.mark.parametrize("kind", [HALF, FLOAT], ids=str)
+def test_what_is_not_finite_stays_in_its_channel(kind: torch.dtype, place: torch.device) -> None:
+    given = drawn(AXES[0], (20, 17), (FLOAT, kind), place)
     given.gradient[0, 3, 2, 2], given.gradient[1, 5, 1, 1] = torch.inf, torch.nan
     found = call(given)
     assert found is not None
@@ -104,6 +107,22 @@ def test_what_is_not_finite_stays_in_its_channel(place: torch.device) -> None:
     assert is_off[3].all()
     assert is_off[5].all()
     assert not is_off.flatten(1).any(1)[[each for each in range(20) if each not in (3, 5)]].any()
+
+
+def test_parts_of_a_number_are_that_number(place: torch.device) -> None:
+    """Of the largest and of small ones, and with gaps between pixels; what is not finite has one part."""
+    kernels: Any = import_module("openmps.ops.triton.convolution.split_operands")
+    least, most = torch.finfo(FLOAT).smallest_normal, torch.finfo(FLOAT).max
+    numbers = torch.randn((6, 8), generator=torch.Generator().manual_seed(1)) * torch.logspace(-30, 30, 6).view(-1, 1)
+    numbers[0, :7] = torch.tensor([0.0, most, -most, torch.inf, -torch.inf, torch.nan, least * 2.0**24 * 1.1])
+    numbers = numbers.to(place)
+    (whole,), (part,) = (kernels.split(kernels.Operand(each, each.shape[1], 8)) for each in (numbers, numbers[:, :5]))
+    high, *rest = whole.double()
+    torch.testing.assert_close(high + sum(rest), numbers.double().flatten(), rtol=0.0, atol=0.0, equal_nan=True)
+    assert not any(bool(each[3:6].any()) for each in rest)
+    torch.testing.assert_close(
+        part.double().sum(0), numbers[:, :5].double().flatten(), rtol=0.0, atol=0.0, equal_nan=True
+    )
 
 
 def test_the_gradient_of_a_convolution_takes_it(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
