@@ -17,8 +17,8 @@ from openmps.types import MPSImageEdgeMode
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-_WORDS, _PIXELS = 256, 1024
-"""Blocks of four words, and pixels of an image, that a program makes; the latter channel after channel."""
+_WORDS, _TILE, _NUMBERS = 256, 2048, 1024
+"""Blocks of four words, numbers of images, and numbers of a row of one at most, that a program makes."""
 _SAME_BITS: dict[str, Any] = {"enable_fp_fusion": False}
 """A product and a sum are rounded each by itself."""
 _SIGNED = 2**63
@@ -73,22 +73,32 @@ def _share(words, place):
     return (tl.load(words + place) >> 8).to(tl.float64) * 1.1920928955078125e-07 - 1.0
 
 
+@triton.jit
+def tile_of(numbers, ROWS: tl.constexpr, NUMBERS: tl.constexpr):
+    """Some rows of an image, and some of the numbers of each."""
+    across = tl.cdiv(numbers, NUMBERS)
+    row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
+    return row, tl.program_id(0) % across * NUMBERS + tl.arange(0, NUMBERS)
+
+
 @Launched
 @triton.jit
 def _recoloured(
-    x, y, words, rows, pixels, channels, apart, down, across, BRIGHTNESS: tl.constexpr, CONTRAST: tl.constexpr,
-    OF_BRIGHTNESS: tl.constexpr, OF_CONTRAST: tl.constexpr, PIXELS: tl.constexpr,
+    x, y, words, factors, height, width, channels, apart, down, across, BRIGHTNESS: tl.constexpr,
+    CONTRAST: tl.constexpr, OF_BRIGHTNESS: tl.constexpr, OF_CONTRAST: tl.constexpr, ROWS: tl.constexpr,
+    NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """Some pixels of an image, whose words lie ``apart`` from those of the next; rows are means and deviations."""
-    image, pixel = tl.program_id(1).to(tl.int64), tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    """A tile of an image, whose words lie ``apart`` from those of the next; ``factors`` are means and deviations."""
+    image, numbers = tl.program_id(1).to(tl.int64), width * channels
+    row, number = tile_of(numbers, ROWS, NUMBERS)
+    mean = tl.load(factors + number % channels * across)
+    deviation = tl.load(factors + down + number % channels * across)
     factor = _share(words, image * apart + OF_CONTRAST) * CONTRAST + 1.0
     offset = _share(words, image * apart + OF_BRIGHTNESS) * BRIGHTNESS + 0.5 - factor * 0.5
-    first = image * pixels * channels
-    for channel in range(channels):
-        mean, deviation = tl.load(rows + channel * across), tl.load(rows + down + channel * across)
-        scale, bias = (factor / deviation).to(tl.float32), ((offset - mean) / deviation).to(tl.float32)
-        place = first + pixel * channels + channel
-        tl.store(y + place, tl.load(x + place, pixel < pixels, 0.0) * scale + bias, pixel < pixels)
+    scale, bias = (factor / deviation).to(tl.float32), ((offset - mean) / deviation).to(tl.float32)
+    is_in = (row < height)[:, None] & (number < numbers)[None, :]
+    place = image * height * numbers + row[:, None] * numbers + number[None, :]
+    tl.store(y + place, tl.load(x + place, is_in, 0.0) * scale[None, :] + bias[None, :], is_in)
 
 
 def takes(x: Tensor, words: Tensor) -> bool:
@@ -102,21 +112,22 @@ MOST_IMAGES = 1 << 16
 """A launch has fewer programs along its second axis."""
 
 
-def cut_of(x: Tensor) -> tuple[tuple[int, int], int]:
-    """Programs for an image, and for all; pixels of each."""
-    pixels = x.shape[2] * x.shape[3]
-    held = min(_PIXELS, triton.next_power_of_2(pixels))
-    return (triton.cdiv(pixels, held), len(x)), held
+def cut_of(x: Tensor) -> tuple[tuple[int, int], int, int]:
+    """Programs for an image, and for all; rows and numbers of the tile of each."""
+    images, channels, height, width = x.shape
+    numbers = min(_NUMBERS, triton.next_power_of_2(width * channels))
+    rows = min(_TILE // numbers, triton.next_power_of_2(height))
+    return (triton.cdiv(height, rows) * triton.cdiv(width * channels, numbers), images), rows, numbers
 
 
 def recoloured(
     x: Tensor, words: Tensor, channels: Tensor, brightness: float, contrast: float, of: tuple[int, int]
 ) -> Tensor:
     """See `openmps.ops.image.augmentation.recoloured`; ``of`` are the places of the words for both."""
-    y, (grid, held) = torch.empty_like(x), cut_of(x)
+    y, (grid, *tile) = torch.empty_like(x), cut_of(x)
     _recoloured[grid](
-        x, y, words, channels, x.shape[2] * x.shape[3], x.shape[1], words.stride(0), *channels.stride(),
-        float(brightness), float(contrast), *map(int, of), held, **_SAME_BITS,
+        x, y, words, channels, x.shape[2], x.shape[3], x.shape[1], words.stride(0), *channels.stride(),
+        float(brightness), float(contrast), *map(int, of), *tile, **_SAME_BITS,
     )  # fmt: skip
     return y
 
@@ -148,25 +159,22 @@ def _continued(index, length, EDGE: tl.constexpr):
 @triton.jit
 def _placed(
     x, y, words, height, width, channels, apart, CROP: tl.constexpr, FLIPS: tl.constexpr, OF_FLIP: tl.constexpr,
-    OF_ACROSS: tl.constexpr, OF_DOWN: tl.constexpr, EDGE: tl.constexpr, PIXELS: tl.constexpr,
+    OF_ACROSS: tl.constexpr, OF_DOWN: tl.constexpr, EDGE: tl.constexpr, ROWS: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """Some pixels of an image: whole ones, from where they are."""
-    image, pixel = tl.program_id(1).to(tl.int64), tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    row = pixel // width + _below(words, image * apart + OF_DOWN, 2 * CROP + 1) - CROP
-    column = pixel % width + _below(words, image * apart + OF_ACROSS, 2 * CROP + 1) - CROP
+    """A tile of an image: whole pixels, from the rows and columns where they are."""
+    image, numbers = tl.program_id(1).to(tl.int64), width * channels
+    goal, number = tile_of(numbers, ROWS, NUMBERS)
+    row = goal + _below(words, image * apart + OF_DOWN, 2 * CROP + 1) - CROP
+    column = number // channels + _below(words, image * apart + OF_ACROSS, 2 * CROP + 1) - CROP
     if FLIPS:
         column = tl.where(tl.load(words + image * apart + OF_FLIP) >> 31 == 1, width - 1 - column, column)
-    is_in = pixel < height * width
-    inside = is_in
+    is_in = (goal < height)[:, None] & (number < numbers)[None, :]
+    inside, first = is_in, image * height * numbers
     if EDGE == "ZERO":
-        inside = is_in & (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    first = image * height * width * channels
-    source, goal = (
-        (_continued(row, height, EDGE) * width + _continued(column, width, EDGE)) * channels,
-        pixel * channels,
-    )
-    for channel in range(channels):
-        tl.store(y + first + goal + channel, tl.load(x + first + source + channel, inside, 0.0), is_in)
+        inside &= ((row >= 0) & (row < height))[:, None] & ((column >= 0) & (column < width))[None, :]
+    place = _continued(column, width, EDGE) * channels + number % channels
+    place = first + _continued(row, height, EDGE)[:, None] * numbers + place[None, :]
+    tl.store(y + first + goal[:, None] * numbers + number[None, :], tl.load(x + place, inside, 0.0), is_in)
 
 
 def placed(
@@ -176,9 +184,9 @@ def placed(
 
     ``of`` are the places of the words for mirrors and crops, across and down.
     """
-    y, (grid, held) = torch.empty_like(x), cut_of(x)
+    y, (grid, *tile) = torch.empty_like(x), cut_of(x)
     _placed[grid](
         x, y, words, x.shape[2], x.shape[3], x.shape[1], words.stride(0), crop, flips, *map(int, of), edge_mode.name,
-        held,
+        *tile,
     )  # fmt: skip
     return y

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
-from openmps.ops.triton.image.augmentation import MOST_IMAGES, cut_of
+from openmps.ops.triton.image.augmentation import MOST_IMAGES, cut_of, tile_of
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -72,12 +72,12 @@ def selected(x: Tensor, numbers: Tensor, first: int | Tensor, count: int) -> Ten
 @Launched
 @triton.jit(do_not_specialize=["first", "epoch", "low", "high"])
 def _mirrored(
-    x, y, numbers, first, epoch, low, high, pixels, width, channels, HOLDS_FIRST: tl.constexpr,
-    HOLDS_EPOCH: tl.constexpr, PIXELS: tl.constexpr,
+    x, y, numbers, first, epoch, low, high, height, width, channels, HOLDS_FIRST: tl.constexpr,
+    HOLDS_EPOCH: tl.constexpr, ROWS: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """Some pixels of an image, which its number and the epoch mirror or not."""
-    image, pixel = tl.program_id(1).to(tl.int64), tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    zero = tl.zeros([1], tl.int64)
+    """A tile of an image, which its number and the epoch mirror or not."""
+    image, zero, of_row = tl.program_id(1).to(tl.int64), tl.zeros([1], tl.int64), width * channels
+    row, place = tile_of(of_row, ROWS, NUMBERS)
     if HOLDS_EPOCH:
         epoch = tl.load(epoch)
     number, none = zero + _number(numbers, first, image, HOLDS_FIRST), zero.to(tl.uint32)
@@ -85,18 +85,16 @@ def _mirrored(
         number.to(tl.uint32), none, none, none, (zero + low).to(tl.uint32), (zero + high).to(tl.uint32), 10
     )
     is_mirrored = ((word >> 31).to(tl.int64) + epoch) & 1
-    source = (pixel + tl.where(is_mirrored == 1, width - 1 - 2 * (pixel % width), 0)) * channels
-    base, goal = image * pixels * channels, pixel * channels
-    for channel in range(channels):
-        found = tl.load(x + base + source + channel, pixel < pixels, 0)
-        tl.store(y + base + goal + channel, found, pixel < pixels)
+    source = place + tl.where(is_mirrored == 1, (width - 1 - 2 * (place // channels)) * channels, 0)
+    base, is_in = image * height * of_row + row[:, None] * of_row, (row < height)[:, None] & (place < of_row)[None, :]
+    tl.store(y + base + place[None, :], tl.load(x + base + source[None, :], is_in, 0), is_in)
 
 
 def alternately_mirrored(x: Tensor, numbers: Tensor, first: int | Tensor, epoch: int | Tensor, seed: int) -> Tensor:
     """See `openmps.ops.image.selection.alternately_mirrored`."""
-    y, (grid, held), (_, channels, height, width) = torch.empty_like(x), cut_of(x), x.shape
+    y, (grid, *tile), (_, channels, height, width) = torch.empty_like(x), cut_of(x), x.shape
     _mirrored[grid](
-        x, y, numbers.view(torch.int32), first, epoch, seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, height * width,
-        width, channels, isinstance(first, Tensor), isinstance(epoch, Tensor), held,
+        x, y, numbers.view(torch.int32), first, epoch, seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, height, width,
+        channels, isinstance(first, Tensor), isinstance(epoch, Tensor), *tile,
     )  # fmt: skip
     return y
