@@ -13,7 +13,7 @@ from openmps.ops.image.windows import sobel_pair
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
-_STEEP = math.tan(math.pi / 8)
+STEEP = math.tan(math.pi / 8)
 """Of the sectors of 45 degrees around rows and columns."""
 
 
@@ -41,8 +41,8 @@ def _is_ridge(length: Tensor, across: Tensor, down: Tensor) -> Tensor:
     def beside(row: int, column: int) -> Tensor:
         return framed[:, :, 1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
-    is_level = down.abs() <= _STEEP * across.abs()
-    is_upright = across.abs() < _STEEP * down.abs()
+    is_level = down.abs() <= STEEP * across.abs()
+    is_upright = across.abs() < STEEP * down.abs()
     falls = across * down > 0.0
     result = torch.zeros_like(length, dtype=torch.bool)
     for chosen, (row, column) in (

@@ -43,11 +43,11 @@ def counts(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int) ->
 
 
 def counts_of_bytes(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int) -> Tensor:
-    """As `counts`, of bytes: each of the 256 numbers has its bin."""
-    numbers = every_byte(x)
-    index = bins(numbers, low, high, entries).expand(x.shape[1], 1, -1)[:, 0]
-    taken = byte_counts(x) * (numbers >= least)[:, 0]
-    return taken.new_zeros(x.shape[1], entries).scatter_add_(1, index, taken)
+    """As `counts`, of the first channels of bytes, as many as have bounds: each of the 256 numbers has its bin."""
+    numbers, channels = every_byte(x), len(low)
+    index = bins(numbers, low, high, entries).expand(channels, 1, -1)[:, 0]
+    taken = byte_counts(x, channels) * (numbers >= least)[:, 0]
+    return taken.new_zeros(channels, entries).scatter_add_(1, index, taken)
 
 
 def every_byte(like: Tensor) -> Tensor:
@@ -65,9 +65,10 @@ def histogram(x: Tensor, before: Tensor | None, entries: int, low: Numbers, high
 
     Of numbers, or of bytes as they are stored. ``before`` is added, if it is given.
     """
-    part = x[:, : len(low)]
-    count = counts_of_bytes if x.dtype == torch.uint8 else counts
-    found = count(part, bounds(low, x), bounds(high, x), bounds(least, x), entries).view(1, -1)
+    spans = bounds(low, x), bounds(high, x), bounds(least, x)
+    found = (
+        counts_of_bytes(x, *spans, entries) if x.dtype == torch.uint8 else counts(x[:, : len(low)], *spans, entries)
+    ).view(1, -1)
     return (found if before is None else found + before.to(torch.int64)).to(torch.uint32)
 
 

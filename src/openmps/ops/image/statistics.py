@@ -19,11 +19,11 @@ def min_and_max(x: Tensor) -> Tensor:
     return torch.cat([reduce(x, each, PIXELS) for each in (Reduction.MIN, Reduction.MAX)], COLUMNS)
 
 
-def byte_counts(x: Tensor) -> Tensor:
-    """How often each byte is in each channel of all images ``[N, C, H, W]``, int64 ``[C, 256]``."""
+def byte_counts(x: Tensor, count: int) -> Tensor:
+    """How often each byte is in each of the first channels of all images ``[N, C, H, W]``, int64 ``[count, 256]``."""
     if x.device.type == "cpu" and (cv2 := opencv.library()) is not None:
-        return opencv.byte_counts(cv2, x)
-    channels = [x[:, channel].reshape(-1) for channel in range(x.shape[1])]
+        return opencv.byte_counts(cv2, x, count)
+    channels = [x[:, channel].reshape(-1) for channel in range(count)]
     if x.device.type == "cpu":
         return torch.stack([torch.bincount(each, minlength=BYTES) for each in channels])
     indices = torch.stack(channels).to(torch.int64)  # `bincount` would ask the device for the largest
@@ -46,7 +46,10 @@ def mean_and_variance(x: Tensor, is_sample: bool = False) -> Tensor:
 
 def _moments_of_bytes(image: Tensor, is_sample: bool) -> Tensor:
     """Of numbers of 0 … 1 ``[C, 1, 2]``: sums of whole numbers, so that they are rounded once."""
-    counts, byte = byte_counts(image).double(), torch.arange(BYTES, dtype=torch.float64, device=image.device)
+    counts, byte = (
+        byte_counts(image, image.shape[1]).double(),
+        torch.arange(BYTES, dtype=torch.float64, device=image.device),
+    )
     total = counts.sum(1)
     mean = (counts * byte).sum(1) / total
     variance = (counts * (byte - mean[:, None]).square_()).sum(1) / (total - int(is_sample))

@@ -49,9 +49,9 @@ def library() -> Any:
     return found
 
 
-def byte_counts(cv2: Any, x: Tensor) -> Tensor:
-    """How often each byte is in each channel of all images ``[N, C, H, W]``, int64 ``[C, 256]``."""
-    counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
+def byte_counts(cv2: Any, x: Tensor, count: int) -> Tensor:
+    """How often each byte is in each of the first channels of all images ``[N, C, H, W]``, int64 ``[count, 256]``."""
+    counts = torch.zeros(count, 256, dtype=torch.int64)
     for image in x.permute(0, 2, 3, 1).contiguous().numpy():
         for part in np.array_split(image, max(1, image.size // _EXACT)):
             for channel, total in enumerate(counts):

@@ -100,8 +100,8 @@ class ByLibrary:
     def __init__(self, form: Form, run: Run, site: Site, function: Function) -> None:
         self._run, self._site = run, site
         self._edges = site.edges if form.edge_mode is None else (form.edge_mode,) * len(site.edges)
-        self._clamps = self._edges[0] == MPSImageEdgeMode.CLAMP
-        is_continued = form.reads is Reads.WINDOWS or (form.reads is Reads.CLAMPED_WINDOWS and self._clamps)
+        clamps = self._edges[0] == MPSImageEdgeMode.CLAMP
+        is_continued = form.reads is Reads.WINDOWS or (form.reads is Reads.CLAMPED_WINDOWS and clamps)
         self._reads_all = form.reads is Reads.SOURCES or (is_continued and is_centred(site.window))
         self._is_cut = form.reads in (Reads.WINDOWS, Reads.CLAMPED_WINDOWS) and not self._reads_all
         self._sources = [index for index, each in enumerate(function.inputs) if each.role is Role.SOURCE]
@@ -114,7 +114,7 @@ class ByLibrary:
         result = room if room is not None and is_there else _empty(images, self._site)
         sources = [self._read(values[index], place) for place, index in enumerate(self._sources)]
         constants = [values[index].numpy() for index in self._others]
-        border = cv2.BORDER_REPLICATE if self._reads_all and self._clamps else cv2.BORDER_CONSTANT
+        border = border_of(cv2, self._edges[0])
         for made, *given in zip(_pictures(result), *map(_pictures, sources), strict=True):
             whole = np.empty(given[0].shape, made.dtype) if self._is_cut else made
             self._run(cv2, [*given, *constants], whole, border)
@@ -127,6 +127,11 @@ class ByLibrary:
         if not self._reads_all:
             x = read(x, self._site.windows[place], self._edges[place])
         return x if _is_packed(x) else packed(x)
+
+
+def border_of(cv2: Any, edge_mode: MPSImageEdgeMode) -> int:
+    """The library's kind of border: zeros, or the nearest pixel."""
+    return cv2.BORDER_REPLICATE if edge_mode == MPSImageEdgeMode.CLAMP else cv2.BORDER_CONSTANT
 
 
 def is_centred(window: Window) -> bool:

@@ -55,8 +55,12 @@ def gray_threshold(site: Site) -> Run | None:
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
         x, code = given[0], cv2.COLOR_RGBA2GRAY if channels == COMPONENTS else cv2.COLOR_RGB2GRAY
-        for rows, _, _ in bands(len(x), x[0].size, 0):
-            value = cv2.cvtColor(x[rows].astype(np.float32), code)
+        parts = [rows for rows, _, _ in bands(len(x), x[0].size, 0)]
+        numbers = np.empty(x[parts[0]].shape, np.float32)
+        for rows in parts:
+            part = numbers[: rows.stop - rows.start]
+            part[...] = x[rows]
+            value = cv2.cvtColor(part, code)
             cv2.threshold(value, limit, largest, getattr(cv2, _THRESHOLDS[op.how]), dst=value)
             cv2.convertScaleAbs(value, dst=made[rows])  # no number is negative
 

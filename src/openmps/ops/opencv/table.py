@@ -9,6 +9,7 @@ a weight that is 0.
 
 from __future__ import annotations
 
+from openmps.ops.image.canny import Canny
 from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
 from openmps.ops.image.distance import Distances
 from openmps.ops.image.histogram import Lookup
@@ -21,7 +22,7 @@ from openmps.ops.image.threshold import Limited, Threshold, ThresholdBytes
 from openmps.ops.image.transpose import Transposed
 from openmps.ops.image.windows import Correlate, GradientMagnitude
 from openmps.ops.op import Op
-from openmps.ops.opencv import measures, pixels, scale, windows
+from openmps.ops.opencv import edges, measures, pixels, scale, windows
 from openmps.ops.opencv.form import Form, Reads
 from openmps.ops.pointwise.arithmetic import Combination
 from openmps.ops.resample.image_scale import ScaleImage
@@ -33,6 +34,7 @@ FORMS: dict[tuple[type[Op], ...], Form] = {
     (Correlate,): Form(Reads.WINDOWS, windows.correlate),
     (GradientMagnitude,): Form(Reads.WINDOWS, windows.sobel),
     (Separable,): Form(Reads.WINDOWS, windows.separable),
+    (Separable, Canny): Form(Reads.SOURCES, edges.canny),
     (SeparableBytes,): Form(Reads.WINDOWS, windows.separable_bytes),
     (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes),
     (Median,): Form(Reads.CLAMPED_WINDOWS, windows.median),

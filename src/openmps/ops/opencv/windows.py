@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from openmps.ops.geometry import Window
 from openmps.ops.image.median import Median
 from openmps.ops.image.order import Extreme
 from openmps.ops.image.separable import MeanBytes, Profile, Separable, SeparableBytes, Shape
@@ -18,7 +19,7 @@ from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, bands
 _MOST_CHANNELS = 4
 _FOURIER = 11 * 11
 """Weights of a window above which sums are made by Fourier transforms, to which all of a picture contributes."""
-_MOST_TAPS = 127
+_MOST_TAPS = 75
 """Weights along an axis above which products with a matrix come sooner."""
 _EXACT = 1 << 15
 """Weights of a mean up to which its float32 numbers round as the quotient does: none is nearer to a half than that."""
@@ -63,9 +64,9 @@ def separable(site: Site) -> Run | None:
     """`Separable` of floats."""
     op = site.ops[0]
     assert isinstance(op, Separable)
-    if not _is_small(site, (FLOATS, FLOATS)) or not _has_few_taps(site):
+    if not _is_small(site, (FLOATS, FLOATS)) or not has_few_taps(site.window):
         return None
-    down, across = _weights(op.profile, site.window.size)
+    down, across = weights_of(op.profile, site.window.size, 1.0)
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
         cv2.sepFilter2D(given[0], -1, across, down, dst=made, borderType=border)
@@ -77,7 +78,7 @@ def separable_bytes(site: Site) -> Run | None:
     """`SeparableBytes`, to floats or rounded once."""
     op = site.ops[0]
     assert isinstance(op, SeparableBytes)
-    if not _is_small(site, (BYTES, BYTES), (BYTES, FLOATS)) or not _has_few_taps(site):
+    if not _is_small(site, (BYTES, BYTES), (BYTES, FLOATS)) or not has_few_taps(site.window):
         return None
     return _weighed(op.profile, site.window.size, site.scale / 255.0)
 
@@ -87,7 +88,7 @@ def mean_bytes(site: Site) -> Run | None:
     op, (height, width) = site.ops[0], site.window.size
     assert isinstance(op, MeanBytes)
     total = math.prod(math.prod(each) for each in op.profile.spans(site.window.size))
-    if not _is_small(site, (BYTES, BYTES)) or total > _EXACT or not _has_few_taps(site):
+    if not _is_small(site, (BYTES, BYTES)) or total > _EXACT or not has_few_taps(site.window):
         return None
     if op.profile.shape is not Shape.FLAT:
         return _weighed(op.profile, site.window.size, 1.0)
@@ -100,8 +101,8 @@ def mean_bytes(site: Site) -> Run | None:
 
 def _weighed(profile: Profile, size: tuple[int, int], factor: float) -> Run:
     """Sums of bytes in float32, of weights whose sums are not 1: those the library would round to eight bits."""
-    down, across = _weights(profile, size)
-    down, across = down * np.float32(factor / 2), across * np.float32(2)
+    down, across = weights_of(profile, size, factor / 2)
+    across *= 2
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
         depth = -1 if given[0].dtype == made.dtype else cv2.CV_32F
@@ -110,21 +111,20 @@ def _weighed(profile: Profile, size: tuple[int, int], factor: float) -> Run:
     return run
 
 
-def _weights(profile: Profile, size: tuple[int, int]) -> tuple[Array, Array]:
-    """Down and across, float32."""
+def weights_of(profile: Profile, size: tuple[int, int], factor: float) -> tuple[Array, Array]:
+    """Down and across, float32, with a factor of the sums."""
     height, width = (
         np.full(length, 1.0 / length)
         if profile.shape is Shape.FLAT
         else profile.weights(length, torch.empty(0)).numpy()
         for length in size
     )
-    return height.astype(np.float32), width.astype(np.float32)
+    return (height * factor).astype(np.float32), width.astype(np.float32)
 
 
-def _has_few_taps(site: Site) -> bool:
+def has_few_taps(window: Window) -> bool:
     """Whether windows are neither large nor reach far beyond the source."""
-    axes = site.window.y, site.window.x
-    return all(axis.size <= min(_MOST_TAPS, 2 * axis.source) for axis in axes)
+    return all(axis.size <= min(_MOST_TAPS, 2 * axis.source) for axis in (window.y, window.x))
 
 
 def median(site: Site) -> Run | None:
@@ -144,7 +144,7 @@ def extreme(site: Site) -> Run | None:
     """`Extreme` of bytes: of floats the library does not let NaN win."""
     op, size = site.ops[0], site.window.size
     assert isinstance(op, Extreme)
-    if not _is_small(site, (BYTES, BYTES)) or not _has_few_taps(site):
+    if not _is_small(site, (BYTES, BYTES)) or not has_few_taps(site.window):
         return None
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
