@@ -31,7 +31,7 @@ on Macs may have settled what they leave open; or nobody has.
 
 ```sh
 openmps selftest                          # what each device here answers, against the recordings: seconds
-openmps selftest --goldens recording.json # against a Mac's that recorder/record.swift has written
+openmps selftest --goldens recording.json # against a Mac's that a recorder has written
 openmps selftest --record ours.json       # openmps' own answers, in the same form
 openmps lint runs/digits --conformance    # what is proven of the classes of one network
 ```
