@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import openmps as mps
 import swift_reader
 from networks import Weights, convolution
 from openmps.cli import main
 from openmps.debug import QuantizedForm, quantize
-from openmps.formats import onnx, swift
+from openmps.formats import coreml, onnx, swift
 from openmps.formats.archive.sources import ArchivedConvolutionWeights
 from openmps.formats.quantization import quantized
 
@@ -53,8 +55,8 @@ def network(*weights: np.ndarray) -> mps.MPSNNGraph:
 
 
 def result(graph: mps.MPSNNGraph) -> np.ndarray:
-    command_buffer = CPU.new_command_queue().command_buffer()
-    images = graph.encode_batch(command_buffer, [mps.MPSImageBatch.from_numpy(CPU, IMAGES)])
+    command_buffer = graph.device.new_command_queue().command_buffer()
+    images = graph.encode_batch(command_buffer, [mps.MPSImageBatch.from_numpy(graph.device, IMAGES)])
     command_buffer.commit()
     command_buffer.wait_until_completed()
     return images.numpy()
@@ -150,7 +152,7 @@ def test_errors_are_those_of_the_graph_in_8_bits(kind: str, form: QuantizedForm)
 
 
 @pytest.mark.parametrize("form", QuantizedForm)
-def test_an_archive_swift_and_onnx_compute_with_them(form: QuantizedForm, tmp_path: Path) -> None:
+def test_an_archive_swift_onnx_and_core_ml_compute_with_them(form: QuantizedForm, tmp_path: Path) -> None:
     graph = network(NORMAL, HEAVY)
     found = again(graph, form)
     sources = [kernel.data_source for kernel in found.kernels.values() if hasattr(kernel, "data_source")]
@@ -169,6 +171,22 @@ def test_an_archive_swift_and_onnx_compute_with_them(form: QuantizedForm, tmp_pa
     constants = {each.name: package.numpy_helper.to_array(each) for each in model.graph.initializer}
     for place, array in enumerate(arrays):
         assert np.array_equal(constants[f"conv{place}.weights"], array.transpose(0, 3, 1, 2))
+    if find_spec("coremltools") is not None:
+        coreml.save(found, tmp_path / "net.mlpackage", mps.MPSImageDescriptor(FLOAT32, 5, 6, 8), batch=len(IMAGES))
+        model = coreml.network(tmp_path / "net.mlpackage").model(CPU)
+        (there,) = model.run({"image": IMAGES.transpose(0, 3, 1, 2)}).values()
+        wanted = result(network(*arrays)).transpose(0, 3, 1, 2)
+        np.testing.assert_allclose(there, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("form", QuantizedForm)
+def test_every_device_computes_with_them(form: QuantizedForm, device: torch.device) -> None:
+    graph = network(NORMAL, HEAVY)
+    data = quantize(graph, [IMAGES], form).archived(graph)
+    found = mps.MPSKeyedUnarchiver.unarchived_object_of_class(mps.MPSNNGraph, data, mps.mtl_device(device))
+    sources = [kernel.data_source for kernel in found.kernels.values() if hasattr(kernel, "data_source")]
+    wanted = result(network(*(numbers_of(each).astype(np.float16).astype(np.float32) for each in sources)))
+    np.testing.assert_allclose(result(found), wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
 def test_what_keeps_its_weights_is_named() -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from openmps.checks import NamedAttributes, described, flag
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
-from openmps.formats.archive.container import pack, read_archive, unpack
+from openmps.formats.archive.container import check_document, pack, read_archive, unpack
 from openmps.formats.archive.sources import StandIns
 from openmps.formats.archive.values import DEEPEST, Reader, Registry, Writer
 from openmps.formats.atomic import write_atomic
@@ -66,7 +66,7 @@ def archived_with(object: Any, sources: Mapping[int, Any]) -> bytes:
         rule = f"must not hold itself, nor lists deeper than {DEEPEST} in one another"
         raise MPSArgumentError("MPSKeyedArchiver.archived_data", "object", rule, type(object).__name__) from fault
     data = pack({"root": root, "objects": writer.objects}, writer.arrays)
-    unpack(data, "MPSKeyedArchiver")  # what is given can be read
+    check_document(data, "MPSKeyedArchiver")  # what is given can be read
     return data
 
 

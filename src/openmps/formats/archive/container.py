@@ -62,6 +62,17 @@ def _unpacked(data: bytes, who: str, what: str) -> tuple[dict[str, Any], Arrays]
     arrays.pop("none", None)
     if _checksum(text, arrays) != checksum:
         raise _damaged(who, what, "its checksum differs")
+    return _document(text, who, what), arrays
+
+
+def check_document(data: bytes, who: str) -> None:
+    """Raise what `unpack` raises of the document of an archive, whose arrays are not looked at."""
+    with reading("archive", who):
+        _document(_header(data, who, "archive")[0], who, "archive")
+
+
+def _document(text: str, who: str, what: str) -> dict[str, Any]:
+    """The document of a text."""
     try:
         document: Any = parsed(text)
     except (ValueError, RecursionError) as fault:
@@ -71,7 +82,7 @@ def _unpacked(data: bytes, who: str, what: str) -> tuple[dict[str, Any], Arrays]
     version = document.get("version")
     if version != VERSION:
         raise MPSFileError(who, what, f"must be of version {VERSION}", version, "Read it with a newer openmps")
-    return document, arrays
+    return document
 
 
 def read_archive(path: str | os.PathLike[str], who: str) -> bytes:

@@ -136,13 +136,13 @@ class BlobWriter:
 
     def add(self, array: Array, kind: str) -> int:
         """Where the head of a new blob begins."""
-        offset, data = len(self._data), array.astype(KINDS[kind][0]).tobytes()
+        offset, data = len(self._data), array.astype(KINDS[kind][0], copy=False).tobytes()
         self._data += BLOB.pack(SENTINEL, KINDS[kind][2], len(data), offset + BLOB.size, 0) + data
         self._data += bytes(-len(self._data) % self._ALIGNED)
         self._count += 1
         return offset
 
-    def content(self) -> bytes:
+    def content(self) -> bytearray:
         """The whole file."""
         HEADER.pack_into(self._data, 0, self._count, VERSION)
-        return bytes(self._data)
+        return self._data

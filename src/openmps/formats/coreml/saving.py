@@ -105,8 +105,9 @@ class _Package:
     # --- the program --------------------------------------------------------------------------------------------------
 
     def write(self) -> list[dict[str, str]]:
-        """Write the program; what Core ML has no operations for."""
-        shapes = self._written.lengths()
+        """Write the program; what Core ML has no operations for. Constants go as soon as nobody reads them any more."""
+        shapes, constants = self._written.lengths(), self._written.constants
+        last_reads = {name: node for node in self._written.nodes for name in node.inputs}
         for name in self._written.inputs:
             self._values[name] = self._input(name, (self._batch, *shapes[name]))
         problems: list[dict[str, str]] = []
@@ -119,6 +120,9 @@ class _Package:
             except NodeError as problem:
                 operator, why = node.operator, problem.why
                 problems.append({"node": node.outputs[0], "operator": operator, "why": why, "remedy": problem.remedy})
+            for name in node.inputs:
+                if last_reads[name] is node:
+                    constants.pop(name, None)
         if not problems and all(name in self._values for name in self._written.outputs()):
             self._outputs()
         return problems
@@ -178,7 +182,7 @@ class _Package:
 
     # --- the files ----------------------------------------------------------------------------------------------------
 
-    def files(self, metadata: Mapping[str, str]) -> dict[str, bytes]:
+    def files(self, metadata: Mapping[str, str]) -> dict[str, bytes | bytearray]:
         """The files of the package, by their names."""
         weights = self._program.blobs.content()
         digest = hashlib.sha256(weights).hexdigest()

@@ -61,9 +61,9 @@ class Writer:
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def constant(self, value: Array, name: str = "constant") -> str:
-        """A constant, by its name."""
+        """A constant, by its name. Of large arrays no copy is made."""
         found = self.fresh(name)
-        self.constants[found] = np.ascontiguousarray(value).reshape(np.shape(value))
+        self.constants[found] = np.asarray(value)
         return found
 
     def add(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
@@ -98,10 +98,12 @@ class Writer:
             for node in self.nodes
         ]
         others = [name for name in shapes if name not in (*self.inputs, *outputs)]
-        constants = [onnx.numpy_helper.from_array(array, name) for name, array in self.constants.items()]
         graph = helper.make_graph(
-            nodes, "openmps", [*map(value, self.inputs)], [*map(value, outputs)], constants,
-            value_info=[*map(value, others)],
-        )  # fmt: skip
+            nodes, "openmps", [*map(value, self.inputs)], [*map(value, outputs)], value_info=[*map(value, others)]
+        )
         version = helper.make_opsetid("", _OPSET)
-        return helper.make_model(graph, opset_imports=[version], ir_version=_IR, producer_name="openmps")
+        made = helper.make_model(graph, opset_imports=[version], ir_version=_IR, producer_name="openmps")
+        for name, array in self.constants.items():  # into the model itself: each step before copies what it is given
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            made.graph.initializer.add(name=name, data_type=kind, dims=array.shape, raw_data=array.tobytes())
+        return made
