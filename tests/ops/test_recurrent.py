@@ -247,28 +247,28 @@ def test_the_engine_s_own_function(name: str, rows: tuple[int, ...], is_taken: b
 
 
 @pytest.mark.parametrize("has_state", [False, True], ids=["zeros", "state"])
-def test_the_library_s_gradients(has_state: bool, device: torch.device, rng: np.random.Generator) -> None:
+def test_the_library_s_gradients(has_state: bool, rng: np.random.Generator) -> None:
     """Those of the loop, of the same numbers, and again from what the forward function has left."""
     rows, size = (3, 3, 3, 3), 4
     trial = Trial("LSTM", rows, rng, size)
     cell = trial.case.cell
     x, of_y, *states = (
-        torch.from_numpy(each).float().to(device)
+        torch.from_numpy(each).float()
         for each in (trial.x, rng.normal(size=(12, size)), *(rng.normal(size=(3, size)) for _ in range(4)))
     )
-    weights = [None if each is None else each.float().to(device) for each in trial.parameters]
+    weights = [None if each is None else each.float() for each in trial.parameters]
     (h, c), behind = (states[:2], states[2:]) if has_state else ([None] * 2, [None] * 2)
-    assert takes_library(cell, device, rows)
+    assert takes_library(cell, size, x.device, rows)
     y, *kept = LibraryRecurrence(4).run(ALL, x, h, c, *weights[:3])
     wanted, last_h, last_c, *slow = Recurrence(cell, size, rows).run(ALL, x, h, c, *weights)
     for mine, theirs in zip((y, *kept[:2]), (wanted, last_h, last_c), strict=True):
-        np.testing.assert_allclose(array(mine.cpu()), array(theirs.cpu()), rtol=0, atol=2e-6)
+        np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=2e-6)
     a, dh, dc = RecurrenceGradient(cell, size, rows).run((True,) * 3, of_y, *slow, *behind, *weights)
     expected = [SourceGradient(4).run((True,), a, weights[0]), a.T @ x, a.T @ slow[1], a.sum(0).view(4, -1), dh, dc]
     for _ in range(2):
         found = LibraryRecurrenceGradient(4).run((True,) * 6, of_y, x, y, *kept, *behind, *weights[:3])
         for mine, theirs in zip(found, expected, strict=True):
-            np.testing.assert_allclose(array(mine.cpu()), array(theirs.cpu()), rtol=0, atol=2e-5)
+            np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=2e-5)
 
 
 def test_the_slope_of_a_pole_is_0() -> None:

@@ -182,8 +182,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         who = self.name
         check_command_buffer(who, command_buffer, self._device)
         count = len(listed(who, "forward_sources", forward_sources, "MPSMatrix"))
-        states = self._training_states(command_buffer, training_states, count)
-        runs, rows = _runs(states), tuple([state.record.by.rows[state.step] for state in states])
+        states, runs, rows = self._training_states(command_buffer, training_states, count)
         lists = [
             Given("forward_sources", forward_sources, "forward_source_offsets", forward_source_offsets),
             Given("source_gradients", source_gradients, "source_gradient_offsets", source_gradient_offsets),
@@ -222,7 +221,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         """Whether `LibraryRecurrence` is the layer over steps of so many rows."""
         form = self._form
         is_plain = form.has(INPUTS) and form.has(STATES) and not form.has(MEMORIES)
-        return is_plain and takes_library(form.cell, self._device.torch_device, rows)
+        return is_plain and takes_library(form.cell, form.outputs, self._device.torch_device, rows)
 
     def _encode_lists(
         self,
@@ -254,7 +253,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
 
     def _training_states(
         self, command_buffer: CommandBuffer, given: Any, count: int
-    ) -> list[MPSRNNMatrixTrainingState]:
+    ) -> tuple[list[MPSRNNMatrixTrainingState], list[tuple[Record, int, int]], tuple[int, ...]]:
+        """The states, the runs of steps that they are of, and the rows of each step."""
         states = listed(self.name, "training_states", given, "MPSRNNMatrixTrainingState")
         check_count(self.name, "training_states", states, count, "forward_sources")
         form, device = self._form, command_buffer.device
@@ -267,14 +267,12 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
                 raise MPSArgumentError(self.name, f"training_states[{index}]", rule, each.record.form)
             if each.is_temporary or each.device is not device:
                 each.check_usable(self.name, f"training_states[{index}]", command_buffer)
-        rows, records = (
-            [state.record.by.rows[state.step] for state in states],
-            [record for record, _, _ in _runs(states)],
-        )
-        if rows != sorted(rows, reverse=True) or len({*map(id, records)}) < len(records):
+        runs = _runs(states)
+        rows = [count for record, first, last in runs for count in record.by.rows[first : last + 1]]
+        if rows != sorted(rows, reverse=True) or len({id(record) for record, _, _ in runs}) < len(runs):
             got = ", ".join(f"step {state.step} of {count} rows" for state, count in zip(states, rows, strict=True))
             raise MPSArgumentError(self.name, "training_states", "must be in the order of time, each once", got)
-        return states
+        return states, runs, tuple(rows)
 
     # --- the mathematics ----------------------------------------------------------------------------------------------
 

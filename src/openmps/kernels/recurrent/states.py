@@ -172,7 +172,7 @@ class KeptBy(NamedTuple):
         What gates were given and h0; c0 and c1 of a long short-term memory. Of `LibraryRecurrence` its sources and all
         its results.
         """
-        return 8 if self.by_library else 4 if form.cell.has_memory else 2
+        return 7 if self.by_library else 4 if form.cell.has_memory else 2
 
 
 class Kept(Saved, View[KeptShape], Operand):

@@ -102,24 +102,23 @@ _setting_lock = threading.RLock()  # a signal handler may launch one while its t
 
 def launching(x: Tensor, allow_tf32: bool) -> AbstractContextManager[None]:
     """Return the context in which a convolution of ``x`` is launched: equal work gives equal bits."""
-    return by_cudnn("conv", exact=x.dtype == torch.float32 and not allow_tf32) if x.is_cuda else _as_it_is
+    return _by_cudnn(x.dtype == torch.float32 and not allow_tf32) if x.is_cuda else _as_it_is
 
 
 @contextmanager
-def by_cudnn(kind: str, *, exact: bool) -> Generator[None]:
+def _by_cudnn(exact: bool) -> Generator[None]:
     """Keep cuDNN from sums in an order that changes, and from rounding float32 to TF32 where ``exact``.
 
-    ``kind`` is torch's name for what is launched, ``conv`` or ``rnn``. torch lets cuDNN do both by default, and has
-    only settings of the whole process for this: they are given back as soon as the work is launched.
+    torch lets it do both by default, and has only settings of the whole process for this: they are given back as soon
+    as the work is launched.
     """
-    cudnn: Any = torch.backends.cudnn  # its annotations lack `conv` and `rnn`
-    setting = getattr(cudnn, kind)
+    cudnn: Any = torch.backends.cudnn  # its annotations lack `conv`
     with _setting_lock:
-        before = cudnn.deterministic, setting.fp32_precision
+        before = cudnn.deterministic, cudnn.conv.fp32_precision
         cudnn.deterministic = True
         if exact:
-            setting.fp32_precision = "ieee"
+            cudnn.conv.fp32_precision = "ieee"
         try:
             yield
         finally:
-            cudnn.deterministic, setting.fp32_precision = before
+            cudnn.deterministic, cudnn.conv.fp32_precision = before

@@ -1,6 +1,7 @@
-"""Conventional recurrent layers on CUDA in few launches a step: each makes a product and what follows from its numbers.
+"""Conventional recurrent layers on CUDA: what is between two products of a step is one launch, or all steps are.
 
-cuDNN has no function for the framework's gated recurrent units: its own apply the reset gate behind the product.
+cuDNN's functions are other ones: its gated recurrent units apply the reset gate behind the product, and its long
+short-term memory is 1e-5 off where float32 rounds to 1e-7.
 """
 
 from __future__ import annotations
@@ -53,14 +54,8 @@ def _run_lstm(
 ) -> tuple[Tensor, Tensor]:
     from openmps.ops.triton.matrix import lstm
 
-    (h0, c0), (count, size) = first, first.hidden.shape
-    hidden, memory = (gates.new_empty(len(gates), size) for _ in range(2))
-    steps = [*zip(*(each.split(count) for each in (gates, hidden, memory)), strict=True)]
-    for mine, h1, c1 in steps[:: -1 if backward else 1]:
-        assert c0 is not None
-        lstm.step(mine, h0, c0, weights, h1, c1)
-        h0, c0 = h1, c1
-    return hidden, memory
+    assert first.memory is not None
+    return lstm.run(gates, first.hidden, first.memory, weights, is_backward=backward)
 
 
 def _run_gru(
@@ -69,15 +64,7 @@ def _run_gru(
     from openmps.ops.triton.matrix import gru
 
     assert isinstance(cell, Gru)
-    h0, (count, size) = first.hidden, first.hidden.shape
-    if size <= gru.MOST_AT_ONCE:
-        steps = len(gates) // count
-        return gru.run(gates, h0, weights, steps, is_flipped=cell.is_flipped, is_backward=backward), None
-    hidden = gates.new_empty(len(gates), size)
-    for mine, h1 in [*zip(gates.split(count), hidden.split(count), strict=True)][:: -1 if backward else 1]:
-        gru.step(mine, h0, weights, h1, is_flipped=cell.is_flipped)
-        h0 = h1
-    return hidden, None
+    return gru.run(gates, first.hidden, weights, is_flipped=cell.is_flipped, is_backward=backward), None
 
 
 def fused_gradients(
@@ -101,6 +88,5 @@ def fused_gradients(
     from openmps.ops.triton.matrix import gru
 
     assert isinstance(cell, Gru)
-    back = gru.back if before.shape[1] <= gru.MOST_AT_ONCE else gru.back_in_steps
-    made, of_hidden = back(gradient, gates, before, hidden, weights, is_flipped=cell.is_flipped)
+    made, of_hidden = gru.back(gradient, gates, before, hidden, weights, is_flipped=cell.is_flipped)
     return made, [State(each) for each in of_hidden.split(count)]

@@ -1,7 +1,7 @@
 """Gated recurrent units in Triton: sigmoid gates, a candidate by the hyperbolic tangent; see `recurrent_cells`.
 
-Small layers run a whole sequence in one launch, a program a row: no row needs another one's state. Larger ones take two
-launches a step, each a product with what follows from its numbers.
+Small layers run a whole sequence in one launch, a program a row: no row needs another one's state. Of larger ones
+products are the library's, and what is between two of them is a launch.
 """
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
@@ -16,13 +16,10 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
-from openmps.ops.triton.matrix.step_tiles import COLUMNS, added_product, grid_of, sigmoid, tanh, tiles
+from openmps.ops.triton.matrix.recurrent_steps import MOST_AT_ONCE, NUMBERS, grid_of, held_by, sigmoid, tanh
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
-
-MOST_AT_ONCE = 128
-"""Numbers of a state up to which a program holds the weights of states."""
 
 
 @triton.jit
@@ -79,17 +76,6 @@ def _run(
         tl.store(hidden + place * size + at, state, is_at)
 
 
-def run(gates: Tensor, first: Tensor, weights: Tensor, steps: int, *, is_flipped: bool, is_backward: bool) -> Tensor:
-    """h1 of all rows; ``gates`` become their results."""
-    rows, size = first.shape
-    hidden = torch.empty_like(gates[:, :size], memory_format=torch.contiguous_format)
-    held = max(16, triton.next_power_of_2(size))
-    _run[(rows,)](
-        gates, first, weights, hidden, steps, rows, size, is_flipped, is_backward, held, num_warps=max(4, held // 8)
-    )
-    return hidden
-
-
 @Launched
 @triton.jit
 def _back(
@@ -132,132 +118,94 @@ def _back(
         tl.store(left + place * size + at, state, is_at)
 
 
+@Launched
+@triton.jit
+def _reset(gates, before, reset, size, NUMBERS: tl.constexpr):
+    """``r . h0``; z and r become their results."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
+    is_at, mine = at < size, gates + row * 3 * size + at
+    r = sigmoid(tl.load(mine + size, is_at, 0.0))
+    tl.store(mine, sigmoid(tl.load(mine, is_at, 0.0)), is_at)
+    tl.store(mine + size, r, is_at)
+    tl.store(reset + row * size + at, r * tl.load(before + row * size + at, is_at, 0.0), is_at)
+
+
+@Launched
+@triton.jit
+def _mix(gates, before, hidden, size, IS_FLIPPED: tl.constexpr, NUMBERS: tl.constexpr):
+    """h1; the candidate becomes its result."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
+    is_at, mine = at < size, gates + row * 3 * size + at
+    h = tanh(tl.load(mine + 2 * size, is_at, 0.0))
+    h1 = _mixed(tl.load(mine, is_at, 0.0), h, tl.load(before + row * size + at, is_at, 0.0), IS_FLIPPED)
+    tl.store(mine + 2 * size, h, is_at)
+    tl.store(hidden + row * size + at, h1, is_at)
+
+
+def run(gates: Tensor, first: Tensor, weights: Tensor, *, is_flipped: bool, is_backward: bool) -> Tensor:
+    """h1 of all rows; ``gates`` become their results."""
+    rows, size = first.shape
+    hidden = gates.new_empty(len(gates), size)
+    if size <= MOST_AT_ONCE:
+        _run[(rows,)](
+            gates, first, weights, hidden, len(gates) // rows, rows, size, is_flipped, is_backward, held_by(size),
+            num_warps=4,
+        )  # fmt: skip
+        return hidden
+    grid, reset = grid_of(rows, size), torch.empty_like(first)
+    for mine, h1 in [*zip(gates.split(rows), hidden.split(rows), strict=True)][:: -1 if is_backward else 1]:
+        mine[:, : 2 * size].addmm_(first, weights[: 2 * size].t())
+        _reset[grid](mine, first, reset, size, NUMBERS, num_warps=4)
+        mine[:, 2 * size :].addmm_(reset, weights[2 * size :].t())
+        _mix[grid](mine, first, h1, size, is_flipped, NUMBERS, num_warps=4)
+        first = h1
+    return hidden
+
+
+@Launched
+@triton.jit
+def _back_of_mix(
+    gradient, gates, before, behind, made, left, size, IS_FLIPPED: tl.constexpr, NUMBERS: tl.constexpr
+):  # fmt: skip
+    """With respect to what z and the candidate are given; ``left`` becomes what goes to h0 beside gates."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
+    is_at, place, mine = at < size, row * size + at, row * 3 * size + at
+    z, h = tl.load(gates + mine, is_at, 0.0), tl.load(gates + mine + 2 * size, is_at, 0.0)
+    own = tl.load(gradient + place, is_at, 0.0) + tl.load(behind + place, is_at, 0.0)
+    slope_z, slope_h, past = _slopes(z, h, tl.load(before + place, is_at, 0.0), IS_FLIPPED)
+    tl.store(made + mine, own * slope_z, is_at)
+    tl.store(made + mine + 2 * size, own * slope_h, is_at)
+    tl.store(left + place, own * past, is_at)
+
+
+@Launched
+@triton.jit
+def _back_of_reset(gates, before, reset, made, left, size, NUMBERS: tl.constexpr):
+    """With respect to what r is given; added to ``left`` what goes to h0 by the candidate."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
+    is_at, place, mine = at < size, row * size + at, row * 3 * size + size + at
+    r, of_reset = tl.load(gates + mine, is_at, 0.0), tl.load(reset + place, is_at, 0.0)
+    tl.store(made + mine, of_reset * tl.load(before + place, is_at, 0.0) * r * (1.0 - r), is_at)
+    tl.store(left + place, tl.load(left + place, is_at, 0.0) + of_reset * r, is_at)
+
+
 def back(
     gradient: Tensor, gates: Tensor, before: Tensor, behind: Tensor, weights: Tensor, *, is_flipped: bool
 ) -> tuple[Tensor, Tensor]:
     """With respect to what gates are given, and to h0 of each step, the rows of all steps."""
     rows, size = behind.shape
     made, left = torch.empty_like(gates), torch.empty_like(before)
-    held = max(16, triton.next_power_of_2(size))
-    _back[(rows,)](
-        gradient, gates, before, behind, weights, made, left, len(gates) // rows, rows, size, is_flipped, held,
-        num_warps=max(4, held // 8),
-    )  # fmt: skip
-    return made, left
-
-
-@Launched
-@triton.jit
-def _reset(
-    gates, before, weights, reset, rows, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr
-):  # fmt: skip
-    """z, r and ``r . h0`` of a step; gates become their results."""
-    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    is_here = (row < rows)[:, None] & (column < size)[None, :]
-    place, mine = row[:, None] * size + column[None, :], gates + row[:, None] * 3 * size + column[None, :]
-    z, r = tl.load(mine, is_here, 0.0), tl.load(mine + size, is_here, 0.0)
-    z = added_product(z, before, size, weights, 1, size, size, row, column, rows, size, TERMS)
-    r = added_product(r, before, size, weights + size * size, 1, size, size, row, column, rows, size, TERMS)
-    r = sigmoid(r)
-    tl.store(mine, sigmoid(z), is_here)
-    tl.store(mine + size, r, is_here)
-    tl.store(reset + place, r * tl.load(before + place, is_here, 0.0), is_here)
-
-
-@Launched
-@triton.jit
-def _mix(
-    gates, before, weights, reset, hidden, rows, size,
-    IS_FLIPPED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
-):  # fmt: skip
-    """The candidate and h1 of a step."""
-    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    is_here = (row < rows)[:, None] & (column < size)[None, :]
-    place, mine = row[:, None] * size + column[None, :], gates + row[:, None] * 3 * size + column[None, :]
-    h = tl.load(mine + 2 * size, is_here, 0.0)
-    of_reset = weights + 2 * size * size
-    h = tanh(added_product(h, reset, size, of_reset, 1, size, size, row, column, rows, size, TERMS))
-    h1 = _mixed(tl.load(mine, is_here, 0.0), h, tl.load(before + place, is_here, 0.0), IS_FLIPPED)
-    tl.store(mine + 2 * size, h, is_here)
-    tl.store(hidden + place, h1, is_here)
-
-
-def step(gates: Tensor, before: Tensor, weights: Tensor, hidden: Tensor, *, is_flipped: bool) -> None:
-    """Fill h1 of a step; ``gates``, the rows of the step, become their results."""
-    (rows, size), reset = before.shape, torch.empty_like(before)
-    block, terms = tiles(rows, size)
-    grid = grid_of(rows, size)
-    _reset[grid](gates, before, weights, reset, rows, size, block, COLUMNS, terms, num_warps=4)
-    _mix[grid](gates, before, weights, reset, hidden, rows, size, is_flipped, block, COLUMNS, terms, num_warps=4)
-
-
-@Launched
-@triton.jit
-def _back_of_reset(
-    gates, before, weights, made, left, rows, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr
-):  # fmt: skip
-    """With respect to what r is given; added to ``left`` what goes to h0 by the candidate."""
-    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    is_here = (row < rows)[:, None] & (column < size)[None, :]
-    place, mine = row[:, None] * size + column[None, :], row[:, None] * 3 * size + size + column[None, :]
-    none, of_candidate = tl.zeros([ROWS, COLUMNS], tl.float32), made + 2 * size
-    of_reset = added_product(
-        none, of_candidate, 3 * size, weights + 2 * size * size, size, 1, size, row, column, rows, size, TERMS
-    )
-    r = tl.load(gates + mine, is_here, 0.0)
-    tl.store(made + mine, of_reset * tl.load(before + place, is_here, 0.0) * r * (1.0 - r), is_here)
-    tl.store(left + place, tl.load(left + place, is_here, 0.0) + of_reset * r, is_here)
-
-
-@Launched
-@triton.jit
-def _back_of_mix(
-    gradient, gates, before, behind, weights, of_gates, made, left, rows, size,
-    HAS_PRODUCT: tl.constexpr, HAS_STEP: tl.constexpr, IS_FLIPPED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
-):  # fmt: skip
-    """The gradient with respect to a state: with ``HAS_PRODUCT`` what z and r of the step behind it add to ``behind``.
-
-    With ``HAS_STEP`` those with respect to what z and the candidate of the step before it are given, too; ``left``
-    becomes what goes to its h0 beside gates.
-    """
-    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    is_here = (row < rows)[:, None] & (column < size)[None, :]
-    place, mine = row[:, None] * size + column[None, :], row[:, None] * 3 * size + column[None, :]
-    state = tl.load(behind + place, is_here, 0.0)
-    if HAS_PRODUCT:
-        state = added_product(state, of_gates, 3 * size, weights, size, 1, 2 * size, row, column, rows, size, TERMS)
-        tl.store(behind + place, state, is_here)
-    if HAS_STEP:
-        z, h = tl.load(gates + mine, is_here, 0.0), tl.load(gates + mine + 2 * size, is_here, 0.0)
-        own = state + tl.load(gradient + place, is_here, 0.0)
-        slope_z, slope_h, past = _slopes(z, h, tl.load(before + place, is_here, 0.0), IS_FLIPPED)
-        tl.store(made + mine, own * slope_z, is_here)
-        tl.store(made + mine + 2 * size, own * slope_h, is_here)
-        tl.store(left + place, own * past, is_here)
-
-
-def back_in_steps(
-    gradient: Tensor, gates: Tensor, before: Tensor, behind: Tensor, weights: Tensor, *, is_flipped: bool
-) -> tuple[Tensor, Tensor]:
-    """The same as `back` in two launches a step; ``behind`` is not written."""
-    rows, size = behind.shape
-    made, left = torch.empty_like(gates), torch.empty_like(before)
-    block, terms = tiles(rows, size)
-    grid = grid_of(rows, size)
-    steps = [*zip(*(each.split(rows) for each in (gradient, gates, before, made, left)), strict=True)][::-1]
-    of_gates = made  # of the step behind; none of the last one
-    for index, (own, its_gates, h0, into, to_h0) in enumerate(steps):
-        _back_of_mix[grid](
-            own, its_gates, h0, behind, weights, of_gates, into, to_h0, rows, size, index > 0, True, is_flipped,
-            block, COLUMNS, terms, num_warps=4,
+    if size <= MOST_AT_ONCE:
+        _back[(rows,)](
+            gradient, gates, before, behind, weights, made, left, len(gates) // rows, rows, size, is_flipped,
+            held_by(size), num_warps=4,
         )  # fmt: skip
-        _back_of_reset[grid](
-            its_gates, h0, weights, into, to_h0, rows, size, block, COLUMNS, terms, num_warps=4
-        )  # fmt: skip
-        behind, of_gates = to_h0, into
-    _back_of_mix[grid](
-        gradient, gates, before, behind, weights, of_gates, made, left, rows, size, True, False, is_flipped,
-        block, COLUMNS, terms, num_warps=4,
-    )  # fmt: skip
+        return made, left
+    grid = grid_of(rows, size)
+    steps = [*zip(*(each.split(rows) for each in (gradient, gates, before, made, left)), strict=True)]
+    for own, its_gates, h0, into, to_h0 in reversed(steps):
+        _back_of_mix[grid](own, its_gates, h0, behind, into, to_h0, size, is_flipped, NUMBERS, num_warps=4)
+        reset = into[:, 2 * size :] @ weights[2 * size :]
+        _back_of_reset[grid](its_gates, h0, reset, into, to_h0, size, NUMBERS, num_warps=4)
+        behind = to_h0.addmm_(into[:, : 2 * size], weights[: 2 * size])
     return made, left

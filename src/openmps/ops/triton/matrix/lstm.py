@@ -1,4 +1,8 @@
-"""Long short-term memory in Triton, of sigmoid gates and hyperbolic tangents: a launch a step (`recurrent_cells`)."""
+"""Long short-term memory in Triton, of sigmoid gates and hyperbolic tangents; see `recurrent_cells`.
+
+Small layers run a whole sequence in one launch, a program a row; of larger ones each step is a product of the library's
+and a launch.
+"""
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
 # pyright: reportUntypedFunctionDecorator=false
@@ -12,87 +16,143 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
-from openmps.ops.triton.matrix.step_tiles import COLUMNS, added_product, grid_of, sigmoid, tanh, tiles
+from openmps.ops.triton.matrix.recurrent_steps import MOST_AT_ONCE, NUMBERS, grid_of, held_by, sigmoid, tanh
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
 
+@triton.jit
+def _loaded(gates, size, is_here):
+    """i, f, c and o."""
+    i, f = tl.load(gates, is_here, 0.0), tl.load(gates + size, is_here, 0.0)
+    return i, f, tl.load(gates + 2 * size, is_here, 0.0), tl.load(gates + 3 * size, is_here, 0.0)
+
+
+@triton.jit
+def _store(gates, size, is_here, i, f, c, o):
+    tl.store(gates, i, is_here)
+    tl.store(gates + size, f, is_here)
+    tl.store(gates + 2 * size, c, is_here)
+    tl.store(gates + 3 * size, o, is_here)
+
+
+@triton.jit
+def _slopes(own, to_memory, i, f, c, o, c0, c1):
+    """The gradients with respect to what gates are given, and to c0, by those with respect to h1 and c1."""
+    out = tanh(c1)
+    to_memory += own * o * (1.0 - out * out)
+    ai, af, ac = to_memory * c * i * (1.0 - i), to_memory * c0 * f * (1.0 - f), to_memory * i * (1.0 - c * c)
+    return ai, af, ac, own * out * o * (1.0 - o), to_memory * f
+
+
 @Launched
 @triton.jit
-def _step(
-    gates, before, memory, weights, hidden, after, rows, size,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
+def _run(
+    gates, first, memory, weights, hidden, after, steps, rows, size, IS_BACKWARD: tl.constexpr, HELD: tl.constexpr
 ):  # fmt: skip
-    """h1 and c1 of a step; gates become their results."""
-    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    is_here = (row < rows)[:, None] & (column < size)[None, :]
-    place, mine = row[:, None] * size + column[None, :], gates + row[:, None] * 4 * size + column[None, :]
-    i, f = tl.load(mine, is_here, 0.0), tl.load(mine + size, is_here, 0.0)
-    c, o = tl.load(mine + 2 * size, is_here, 0.0), tl.load(mine + 3 * size, is_here, 0.0)
-    is_row, is_column = (row < rows)[:, None], (column < size)[None, :]
-    for first in range(0, size, TERMS):
-        term = first + tl.arange(0, TERMS)
-        is_weight = (term < size)[:, None] & is_column
-        h0 = tl.load(before + row[:, None] * size + term[None, :], is_row & (term < size)[None, :], 0.0)
-        weight = weights + term[:, None] + column[None, :] * size
-        i = tl.dot(h0, tl.load(weight, is_weight, 0.0), i, input_precision="tf32x3")
-        f = tl.dot(h0, tl.load(weight + size * size, is_weight, 0.0), f, input_precision="tf32x3")
-        c = tl.dot(h0, tl.load(weight + 2 * size * size, is_weight, 0.0), c, input_precision="tf32x3")
-        o = tl.dot(h0, tl.load(weight + 3 * size * size, is_weight, 0.0), o, input_precision="tf32x3")
-    i, f, c, o = sigmoid(i), sigmoid(f), tanh(c), sigmoid(o)
-    c1 = f * tl.load(memory + place, is_here, 0.0) + i * c
-    tl.store(mine, i, is_here)
-    tl.store(mine + size, f, is_here)
-    tl.store(mine + 2 * size, c, is_here)
-    tl.store(mine + 3 * size, o, is_here)
-    tl.store(after + place, c1, is_here)
-    tl.store(hidden + place, o * tanh(c1), is_here)
-
-
-def step(gates: Tensor, before: Tensor, memory: Tensor, weights: Tensor, hidden: Tensor, after: Tensor) -> None:
-    """Fill h1 and c1 of a step; ``gates``, the rows of the step, become their results."""
-    rows, size = before.shape
-    _step[grid_of(rows, size)](
-        gates, before, memory, weights, hidden, after, rows, size, *_tiles(rows, size), num_warps=4
-    )  # fmt: skip
-
-
-def _tiles(rows: int, size: int) -> tuple[int, int, int]:
-    block, terms = tiles(rows, size)
-    return block, COLUMNS, terms
+    """All steps of a row: gates become their results."""
+    row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
+    is_at = at < size
+    is_block = is_at[None, :] & (term < size)[:, None]
+    to_i, to_f, to_c, to_o = _loaded(weights + at[None, :] * size + term[:, None], size * size, is_block)
+    h0, c0 = tl.load(first + row * size + at, is_at, 0.0), tl.load(memory + row * size + at, is_at, 0.0)
+    # What a step reads is asked for a step ahead.
+    place = ((steps - 1 if IS_BACKWARD else 0) * rows + row).to(tl.int64)
+    next_i, next_f, next_c, next_o = _loaded(gates + place * 4 * size + at, size, is_at)
+    for index in range(steps):
+        mine = gates + place * 4 * size + at
+        i, f, c, o = next_i, next_f, next_c, next_o
+        ahead = place + (-rows if IS_BACKWARD else rows)
+        is_next = is_at & (index + 1 < steps)
+        next_i, next_f, next_c, next_o = _loaded(gates + ahead * 4 * size + at, size, is_next)
+        before = h0[:, None]
+        i, f = sigmoid(i + tl.sum(to_i * before, 0)), sigmoid(f + tl.sum(to_f * before, 0))
+        c, o = tanh(c + tl.sum(to_c * before, 0)), sigmoid(o + tl.sum(to_o * before, 0))
+        c0 = f * c0 + i * c
+        h0 = tl.where(is_at, o * tanh(c0), 0.0)
+        _store(mine, size, is_at, i, f, c, o)
+        tl.store(after + place * size + at, c0, is_at)
+        tl.store(hidden + place * size + at, h0, is_at)
+        place = ahead
 
 
 @Launched
 @triton.jit
 def _back(
-    gradient, gates, memory, after, of_hidden, of_memory, weights, of_gates, made, left, rows, size,
-    HAS_PRODUCT: tl.constexpr, HAS_STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
+    gradient, gates, memory, after, of_hidden, of_memory, weights, made, left, lost, steps, rows, size,
+    HELD: tl.constexpr,
 ):  # fmt: skip
-    """The gradient with respect to a state: with ``HAS_PRODUCT`` h's is what gates of the step behind it give.
+    """All steps of a row, the last one first."""
+    row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
+    is_at = at < size
+    is_block = is_at[None, :] & (term < size)[:, None]
+    of_i, of_f, of_c, of_o = _loaded(weights + term[:, None] * size + at[None, :], size * size, is_block)
+    state, to_memory = (
+        tl.load(of_hidden + row * size + at, is_at, 0.0),
+        tl.load(of_memory + row * size + at, is_at, 0.0),
+    )
+    for index in range(steps):
+        place = ((steps - 1 - index) * rows + row).to(tl.int64)
+        here = place * size + at
+        i, f, c, o = _loaded(gates + place * 4 * size + at, size, is_at)
+        c0, c1 = tl.load(memory + here, is_at, 0.0), tl.load(after + here, is_at, 0.0)
+        own = state + tl.load(gradient + here, is_at, 0.0)
+        ai, af, ac, ao, to_memory = _slopes(own, to_memory, i, f, c, o, c0, c1)
+        sums = of_i * ai[:, None] + of_f * af[:, None] + of_c * ac[:, None] + of_o * ao[:, None]
+        state = tl.where(is_at, tl.sum(sums, 0), 0.0)
+        _store(made + place * 4 * size + at, size, is_at, ai, af, ac, ao)
+        tl.store(left + here, state, is_at)
+        tl.store(lost + here, to_memory, is_at)
 
-    With ``HAS_STEP`` those with respect to what gates of the step before it are given, too, and to its c0, ``left``.
-    """
-    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    is_here = (row < rows)[:, None] & (column < size)[None, :]
-    place, mine = row[:, None] * size + column[None, :], row[:, None] * 4 * size + column[None, :]
-    if HAS_PRODUCT:
-        none = tl.zeros([ROWS, COLUMNS], tl.float32)
-        state = added_product(none, of_gates, 4 * size, weights, size, 1, 4 * size, row, column, rows, size, TERMS)
-        tl.store(of_hidden + place, state, is_here)
-    else:
-        state = tl.load(of_hidden + place, is_here, 0.0)
-    if HAS_STEP:
-        i, f = tl.load(gates + mine, is_here, 0.0), tl.load(gates + mine + size, is_here, 0.0)
-        c, o = tl.load(gates + mine + 2 * size, is_here, 0.0), tl.load(gates + mine + 3 * size, is_here, 0.0)
-        own, out = state + tl.load(gradient + place, is_here, 0.0), tanh(tl.load(after + place, is_here, 0.0))
-        to_memory = tl.load(of_memory + place, is_here, 0.0) + own * o * (1.0 - out * out)
-        c0 = tl.load(memory + place, is_here, 0.0)
-        tl.store(made + mine, to_memory * c * i * (1.0 - i), is_here)
-        tl.store(made + mine + size, to_memory * c0 * f * (1.0 - f), is_here)
-        tl.store(made + mine + 2 * size, to_memory * i * (1.0 - c * c), is_here)
-        tl.store(made + mine + 3 * size, own * out * o * (1.0 - o), is_here)
-        tl.store(left + place, to_memory * f, is_here)
+
+@Launched
+@triton.jit
+def _mix(gates, memory, hidden, after, size, NUMBERS: tl.constexpr):
+    """h1 and c1 of a step; gates become their results."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
+    is_at, place, mine = at < size, row * size + at, gates + row * 4 * size + at
+    i, f, c, o = _loaded(mine, size, is_at)
+    i, f, c, o = sigmoid(i), sigmoid(f), tanh(c), sigmoid(o)
+    c1 = f * tl.load(memory + place, is_at, 0.0) + i * c
+    _store(mine, size, is_at, i, f, c, o)
+    tl.store(after + place, c1, is_at)
+    tl.store(hidden + place, o * tanh(c1), is_at)
+
+
+def run(gates: Tensor, first: Tensor, memory: Tensor, weights: Tensor, *, is_backward: bool) -> tuple[Tensor, Tensor]:
+    """h1 and c1 of all rows; ``gates`` become their results."""
+    rows, size = first.shape
+    hidden, after = (gates.new_empty(len(gates), size) for _ in range(2))
+    if size <= MOST_AT_ONCE:
+        _run[(rows,)](
+            gates, first, memory, weights, hidden, after, len(gates) // rows, rows, size, is_backward, held_by(size),
+            num_warps=4,
+        )  # fmt: skip
+        return hidden, after
+    steps = [*zip(*(each.split(rows) for each in (gates, hidden, after)), strict=True)]
+    for mine, h1, c1 in steps[:: -1 if is_backward else 1]:
+        mine.addmm_(first, weights.t())
+        _mix[grid_of(rows, size)](mine, memory, h1, c1, size, NUMBERS, num_warps=4)
+        first, memory = h1, c1
+    return hidden, after
+
+
+@Launched
+@triton.jit
+def _back_of_mix(
+    gradient, gates, memory, after, of_hidden, of_memory, made, lost, size, NUMBERS: tl.constexpr
+):  # fmt: skip
+    """With respect to what gates of a step are given, and to its c0."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
+    is_at, place = at < size, row * size + at
+    i, f, c, o = _loaded(gates + row * 4 * size + at, size, is_at)
+    c0, c1 = tl.load(memory + place, is_at, 0.0), tl.load(after + place, is_at, 0.0)
+    own = tl.load(of_hidden + place, is_at, 0.0) + tl.load(gradient + place, is_at, 0.0)
+    to_memory = tl.load(of_memory + place, is_at, 0.0)
+    ai, af, ac, ao, to_memory = _slopes(own, to_memory, i, f, c, o, c0, c1)
+    _store(made + row * 4 * size + at, size, is_at, ai, af, ac, ao)
+    tl.store(lost + place, to_memory, is_at)
 
 
 def back(
@@ -106,21 +166,19 @@ def back(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """With respect to what gates are given, and to h0 and c0 of each step, the rows of all steps.
 
-    ``of_hidden`` and ``of_memory`` are those of the state behind the last step, which are not written.
+    ``of_hidden`` and ``of_memory`` are those of the state behind the last step.
     """
     rows, size = of_hidden.shape
     made, left, lost = torch.empty_like(gates), torch.empty_like(memory), torch.empty_like(memory)
-    grid, held = grid_of(rows, size), _tiles(rows, size)
-    steps = [*zip(*(each.split(rows) for each in (gradient, gates, memory, after, made, left, lost)), strict=True)]
-    of_gates = made  # of the step behind; none of the last one
-    for index, (own, its_gates, c0, c1, into, to_h0, to_c0) in enumerate(reversed(steps)):
-        _back[grid](
-            own, its_gates, c0, c1, of_hidden, of_memory, weights, of_gates, into, to_c0, rows, size,
-            index > 0, True, *held, num_warps=4,
+    if size <= MOST_AT_ONCE:
+        _back[(rows,)](
+            gradient, gates, memory, after, of_hidden, of_memory, weights, made, left, lost, len(gates) // rows, rows,
+            size, held_by(size), num_warps=4,
         )  # fmt: skip
-        of_hidden, of_memory, of_gates = to_h0, to_c0, into
-    _back[grid](
-        gradient, gates, memory, after, of_hidden, of_memory, weights, of_gates, made, lost, rows, size,
-        True, False, *held, num_warps=4,
-    )  # fmt: skip
+        return made, left, lost
+    grid = grid_of(rows, size)
+    steps = [*zip(*(each.split(rows) for each in (gradient, gates, memory, after, made, left, lost)), strict=True)]
+    for own, its_gates, c0, c1, into, to_h0, to_c0 in reversed(steps):
+        _back_of_mix[grid](own, its_gates, c0, c1, of_hidden, of_memory, into, to_c0, size, NUMBERS, num_warps=4)
+        of_hidden, of_memory = torch.mm(into, weights, out=to_h0), to_c0
     return made, left, lost
