@@ -17,7 +17,7 @@ from openmps.ops.matrix.recurrent_library import (
     LibraryRecurrence,
     LibraryRecurrenceGradient,
     library_lstm,
-    takes_library,
+    trains_by_library,
 )
 from openmps.types import MPSCNNNeuronType
 from oracles import finite_difference
@@ -258,7 +258,7 @@ def test_the_library_s_gradients(has_state: bool, rng: np.random.Generator) -> N
     )
     weights = [None if each is None else each.float() for each in trial.parameters]
     (h, c), behind = (states[:2], states[2:]) if has_state else ([None] * 2, [None] * 2)
-    assert takes_library(cell, size, x.device, rows)
+    assert trains_by_library(cell, size, x.device, rows)
     y, *kept = LibraryRecurrence(4).run(ALL, x, h, c, *weights[:3])
     wanted, last_h, last_c, *slow = Recurrence(cell, size, rows).run(ALL, x, h, c, *weights)
     for mine, theirs in zip((y, *kept[:2]), (wanted, last_h, last_c), strict=True):

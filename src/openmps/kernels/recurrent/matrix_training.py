@@ -42,7 +42,7 @@ from openmps.ops.matrix.recurrent import (
     Total,
 )
 from openmps.ops.matrix.recurrent_cells import Gru
-from openmps.ops.matrix.recurrent_library import LibraryRecurrence, LibraryRecurrenceGradient, takes_library
+from openmps.ops.matrix.recurrent_library import LibraryRecurrence, LibraryRecurrenceGradient, trains_by_library
 from openmps.ops.op import Value
 
 _INPUT_STATE, _OUTPUT_STATES = "recurrent_input_state", "recurrent_output_states"
@@ -221,7 +221,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         """Whether `LibraryRecurrence` is the layer over steps of so many rows."""
         form = self._form
         is_plain = form.has(INPUTS) and form.has(STATES) and not form.has(MEMORIES)
-        return is_plain and takes_library(form.cell, form.outputs, self._device.torch_device, rows)
+        return is_plain and trains_by_library(form.cell, form.outputs, self._device.torch_device, rows)
 
     def _encode_lists(
         self,

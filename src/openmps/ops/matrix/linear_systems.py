@@ -31,10 +31,10 @@ _STRIP = 64
 def _transposed(x: Tensor) -> Tensor:
     """``x.mT`` in memory without gaps: LAPACK has columns where rows lie here.
 
-    Some columns at a time take half the time of all of them on the CPU, whose cache holds no more.
+    Some columns at a time take half the time of all of them on the CPU, whose cache holds no more; but one thread.
     """
     result = x.new_empty(*x.shape[:-2], x.shape[-1], x.shape[-2])
-    if x.is_cuda or x.shape[-1] < 8 * _STRIP:
+    if x.is_cuda or x.shape[-1] < 8 * _STRIP or torch.get_num_threads() > 2:
         return result.copy_(x.mT)
     for mine, theirs in zip(result.flatten(0, -3), x.mT.flatten(0, -3), strict=True):
         _copy_each(mine.split(_STRIP, 1), theirs.split(_STRIP, 1))

@@ -47,13 +47,18 @@ def _run(given: _Sequence, *, keeps: bool) -> Sequence[Tensor]:
         return _aten.mkldnn_rnn_layer(*given.operands, False, [], _LSTM, size, 1, True, False, False, keeps)
 
 
-_LARGE = 512
-"""Numbers of a state from which on its functions, which pack all weights at each call, are no faster than a loop."""
+_LARGE, _FEW = 512, 8
+"""Numbers of a state from which on the library's packing of weights takes longer than it saves for fewer rows."""
 
 
-def takes_library(cell: RecurrentCell, size: int, device: torch.device, rows: Sequence[int]) -> bool:
-    """Whether the library has a fast function for a cell without weights of memories, over steps of so many rows."""
-    if size >= _LARGE or not isinstance(cell, Lstm) or not rows[-1] or rows[0] != rows[-1] or device.type != "cpu":
+def trains_by_library(cell: RecurrentCell, size: int, device: torch.device, rows: Sequence[int]) -> bool:
+    """Whether its gradient is faster than a loop, too: see `takes_library`."""
+    return takes_library(cell, device, rows) and (size < _LARGE or rows[0] >= _FEW)
+
+
+def takes_library(cell: RecurrentCell, device: torch.device, rows: Sequence[int]) -> bool:
+    """Whether the library has a function for a cell without weights of memories, over steps of so many rows."""
+    if not isinstance(cell, Lstm) or not rows[-1] or rows[0] != rows[-1] or device.type != "cpu":
         return False
     neurons = [each.applied() for each in (*cell.activations, cell.output)]
     return neurons == _NEURONS and torch.backends.mkldnn.is_available()
@@ -79,19 +84,14 @@ def library_lstm(
     a third where there is one row.
     """
     is_plain = given.inputs is not None and given.states is not None and given.memories is None
-    if (
-        not is_plain
-        or x.dim() > 2
-        or x.dtype != torch.float32
-        or not takes_library(cell, state.hidden.shape[1], x.device, rows)
-    ):
+    if not is_plain or x.dim() > 2 or x.dtype != torch.float32 or not takes_library(cell, x.device, rows):
         return None
     y, hidden, memory, _ = _run(_sequence(x, state, given, len(rows)), keeps=False)
     return y.flatten(0, 1), State(hidden[0], memory[0])
 
 
 class LibraryRecurrence(Op, kind=Kind.CONTRACTION, results=6):
-    """A layer of long short-term memory that `takes_library`, with what its gradient needs.
+    """A layer of long short-term memory that `trains_by_library`, with what its gradient needs.
 
     Operands: the sources ``[rows of all steps, inputs]``, h and c before the first step, or None for zeros, weights of
     inputs and of states, biases or None. Results: h1 of all rows, h and c behind the last step, ``[1, rows, n]``; then

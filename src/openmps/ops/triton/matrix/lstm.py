@@ -1,7 +1,6 @@
 """Long short-term memory in Triton, of sigmoid gates and hyperbolic tangents; see `recurrent_cells`.
 
-Small layers run a whole sequence in one launch, a program a row; of larger ones each step is a product of the library's
-and a launch.
+Each step is a product of the library's and a launch: a program has no room for the weights of a whole sequence.
 """
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
-from openmps.ops.triton.matrix.recurrent_steps import MOST_AT_ONCE, NUMBERS, grid_of, held_by, sigmoid, tanh
+from openmps.ops.triton.matrix.recurrent_steps import NUMBERS, grid_of, sigmoid, tanh
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -48,66 +47,6 @@ def _slopes(own, to_memory, i, f, c, o, c0, c1):
 
 @Launched
 @triton.jit
-def _run(
-    gates, first, memory, weights, hidden, after, steps, rows, size, IS_BACKWARD: tl.constexpr, HELD: tl.constexpr
-):  # fmt: skip
-    """All steps of a row: gates become their results."""
-    row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
-    is_at = at < size
-    is_block = is_at[None, :] & (term < size)[:, None]
-    to_i, to_f, to_c, to_o = _loaded(weights + at[None, :] * size + term[:, None], size * size, is_block)
-    h0, c0 = tl.load(first + row * size + at, is_at, 0.0), tl.load(memory + row * size + at, is_at, 0.0)
-    # What a step reads is asked for a step ahead.
-    place = ((steps - 1 if IS_BACKWARD else 0) * rows + row).to(tl.int64)
-    next_i, next_f, next_c, next_o = _loaded(gates + place * 4 * size + at, size, is_at)
-    for index in range(steps):
-        mine = gates + place * 4 * size + at
-        i, f, c, o = next_i, next_f, next_c, next_o
-        ahead = place + (-rows if IS_BACKWARD else rows)
-        is_next = is_at & (index + 1 < steps)
-        next_i, next_f, next_c, next_o = _loaded(gates + ahead * 4 * size + at, size, is_next)
-        before = h0[:, None]
-        i, f = sigmoid(i + tl.sum(to_i * before, 0)), sigmoid(f + tl.sum(to_f * before, 0))
-        c, o = tanh(c + tl.sum(to_c * before, 0)), sigmoid(o + tl.sum(to_o * before, 0))
-        c0 = f * c0 + i * c
-        h0 = tl.where(is_at, o * tanh(c0), 0.0)
-        _store(mine, size, is_at, i, f, c, o)
-        tl.store(after + place * size + at, c0, is_at)
-        tl.store(hidden + place * size + at, h0, is_at)
-        place = ahead
-
-
-@Launched
-@triton.jit
-def _back(
-    gradient, gates, memory, after, of_hidden, of_memory, weights, made, left, lost, steps, rows, size,
-    HELD: tl.constexpr,
-):  # fmt: skip
-    """All steps of a row, the last one first."""
-    row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
-    is_at = at < size
-    is_block = is_at[None, :] & (term < size)[:, None]
-    of_i, of_f, of_c, of_o = _loaded(weights + term[:, None] * size + at[None, :], size * size, is_block)
-    state, to_memory = (
-        tl.load(of_hidden + row * size + at, is_at, 0.0),
-        tl.load(of_memory + row * size + at, is_at, 0.0),
-    )
-    for index in range(steps):
-        place = ((steps - 1 - index) * rows + row).to(tl.int64)
-        here = place * size + at
-        i, f, c, o = _loaded(gates + place * 4 * size + at, size, is_at)
-        c0, c1 = tl.load(memory + here, is_at, 0.0), tl.load(after + here, is_at, 0.0)
-        own = state + tl.load(gradient + here, is_at, 0.0)
-        ai, af, ac, ao, to_memory = _slopes(own, to_memory, i, f, c, o, c0, c1)
-        sums = of_i * ai[:, None] + of_f * af[:, None] + of_c * ac[:, None] + of_o * ao[:, None]
-        state = tl.where(is_at, tl.sum(sums, 0), 0.0)
-        _store(made + place * 4 * size + at, size, is_at, ai, af, ac, ao)
-        tl.store(left + here, state, is_at)
-        tl.store(lost + here, to_memory, is_at)
-
-
-@Launched
-@triton.jit
 def _mix(gates, memory, hidden, after, size, NUMBERS: tl.constexpr):
     """h1 and c1 of a step; gates become their results."""
     row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
@@ -124,12 +63,6 @@ def run(gates: Tensor, first: Tensor, memory: Tensor, weights: Tensor, *, is_bac
     """h1 and c1 of all rows; ``gates`` become their results."""
     rows, size = first.shape
     hidden, after = (gates.new_empty(len(gates), size) for _ in range(2))
-    if size <= MOST_AT_ONCE:
-        _run[(rows,)](
-            gates, first, memory, weights, hidden, after, len(gates) // rows, rows, size, is_backward, held_by(size),
-            num_warps=4,
-        )  # fmt: skip
-        return hidden, after
     steps = [*zip(*(each.split(rows) for each in (gates, hidden, after)), strict=True)]
     for mine, h1, c1 in steps[:: -1 if is_backward else 1]:
         mine.addmm_(first, weights.t())
@@ -170,12 +103,6 @@ def back(
     """
     rows, size = of_hidden.shape
     made, left, lost = torch.empty_like(gates), torch.empty_like(memory), torch.empty_like(memory)
-    if size <= MOST_AT_ONCE:
-        _back[(rows,)](
-            gradient, gates, memory, after, of_hidden, of_memory, weights, made, left, lost, len(gates) // rows, rows,
-            size, held_by(size), num_warps=4,
-        )  # fmt: skip
-        return made, left, lost
     grid = grid_of(rows, size)
     steps = [*zip(*(each.split(rows) for each in (gradient, gates, memory, after, made, left, lost)), strict=True)]
     for own, its_gates, c0, c1, into, to_h0, to_c0 in reversed(steps):
