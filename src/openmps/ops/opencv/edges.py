@@ -8,7 +8,7 @@ import numpy as np
 
 from openmps.ops.image.canny import STEEP, Canny
 from openmps.ops.image.separable import Separable
-from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, border_of, is_centred
+from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, bands, border_of, is_centred
 from openmps.ops.opencv.windows import has_few_taps, weights_of
 
 
@@ -24,35 +24,39 @@ def canny(site: Site) -> Run | None:
     scale = site.scale
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
-        border, size = border_of(cv2, op.edge_mode), (made.shape[0] + 2, made.shape[1] + 2)
-        smooth = cv2.sepFilter2D(given[0], cv2.CV_32F, across, down, borderType=border)
-        # Each with a frame of a pixel, so that neighbours lie at one distance.
-        length, along_rows, along_columns = (np.zeros(size, np.float32) for _ in range(3))
-        inner = [each[1:-1, 1:-1] for each in (along_rows, along_columns)]
-        for order, into in zip(((1, 0), (0, 1)), inner, strict=True):
-            cv2.Sobel(smooth, cv2.CV_32F, *order, dst=into, ksize=3, borderType=border)
-        cv2.magnitude(*inner, magnitude=length[1:-1, 1:-1])
-        weak = _ridge(length, along_rows, along_columns, op.low)
-        found = np.zeros(size, made.dtype)
-        found.ravel()[_joined(cv2, weak, weak[length.ravel()[weak] > op.high], size)] = scale
-        made[...] = found[1:-1, 1:-1]
+        border, (height, width) = border_of(cv2, op.edge_mode), made.shape
+        length = np.zeros((height + 2, width + 2), np.float32)  # with a frame, so that neighbours lie at one distance
+        found: list[tuple[Array, Array, Array]] = []
+        for read, rows, part in bands(height, width, len(down) // 2 + 1):
+            smooth = cv2.sepFilter2D(given[0][read], cv2.CV_32F, across, down, borderType=border)
+            steps = [
+                cv2.Sobel(smooth, cv2.CV_32F, *order, ksize=3, borderType=border)[part] for order in ((1, 0), (0, 1))
+            ]
+            inner = length[1:-1, 1:-1][rows]
+            cv2.magnitude(*steps, magnitude=inner)
+            row, column = np.divmod(np.flatnonzero(inner > op.low), width)
+            place = (row + rows.start + 1) * (width + 2) + column + 1
+            found.append((place, steps[0][row, column], steps[1][row, column]))
+        weak = _ridge(length, *(np.concatenate(each) for each in zip(*found, strict=True)))
+        edges = _joined(cv2, weak, weak[length.ravel()[weak] > op.high], length.shape)
+        made[...] = 0
+        made[edges // (width + 2) - 1, edges % (width + 2) - 1] = scale
 
     return run
 
 
-def _ridge(length: Array, across: Array, down: Array, low: float) -> Array:
-    """The places where lengths above ``low`` are largest in their own direction, counted row by row."""
-    place, columns = np.flatnonzero(length > low), length.shape[1]
-    along, steep, flat = (each.ravel()[place] for each in (length, down, across))
-    step = np.where((flat > 0) == (steep > 0), columns + 1, columns - 1)
-    steep, flat = np.abs(steep), np.abs(flat)
+def _ridge(length: Array, place: Array, across: Array, down: Array) -> Array:
+    """Those of some places, counted row by row, whose lengths are largest in their own direction."""
+    columns, lengths = length.shape[1], length.ravel()
+    step = np.where((across > 0) == (down > 0), columns + 1, columns - 1)
+    flat, steep = np.abs(across), np.abs(down)
     step[flat < STEEP * steep] = columns
     step[steep <= STEEP * flat] = 1
-    stands_out = (along > length.ravel()[place - step]) & (along >= length.ravel()[place + step])
-    return place[stands_out]
+    here = lengths[place]
+    return place[(here > lengths[place - step]) & (here >= lengths[place + step])]
 
 
-def _joined(cv2: Any, weak: Array, strong: Array, size: tuple[int, int]) -> Array:
+def _joined(cv2: Any, weak: Array, strong: Array, size: tuple[int, ...]) -> Array:
     """The places of components that have a strong one."""
     if not len(strong):
         return strong
