@@ -169,6 +169,30 @@ def test_results_are_written_where_they_are_to_be(runs: list[tuple[type, ...]]) 
     assert len(runs) == 4
 
 
+def test_a_part_moves_within_its_image(runs: list[tuple[type, ...]]) -> None:
+    """All is read before anything is stored."""
+    from openmps.kernels.image_filters.threshold import MPSImageThresholdToZero
+
+    x = np.random.default_rng(0).integers(1, 256, (1, 1, 40, 9)) / 255.0
+    kernel, image, command_buffer = MPSImageThresholdToZero(CPU, 0.0), BENCH.image(x, UNORM8), BENCH.command_buffer()
+    kernel.clip_rect = MTLRegion(MTLOrigin(0, 1, 0), MTLSize(9, 39, 1))
+    before = image.read_bytes().copy()
+    kernel.encode(command_buffer, in_place_texture=image)
+    finish(command_buffer)
+    np.testing.assert_array_equal(image.read_bytes(), np.concatenate([before[:1], before[:-1]]))
+    assert runs
+
+
+@pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.name)
+def test_edges_of_several_bands(edge: MPSImageEdgeMode) -> None:
+    from openmps.kernels.image_filters.canny import MPSImageCanny
+
+    kernel = MPSImageCanny(CPU, sigma=0.9)
+    kernel.edge_mode = edge
+    x = np.random.default_rng(0).integers(0, 256, (1, 1, 230, 40)) / 255.0
+    _compare(lambda result: _encoded(kernel, [BENCH.image(x, UNORM8)], BENCH.empty((1, 1, 230, 40), result)), FLOAT32)
+
+
 def test_the_library_has_as_many_threads_as_the_engine() -> None:
     before = torch.get_num_threads()
     try:
