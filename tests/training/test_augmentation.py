@@ -78,12 +78,26 @@ def test_arguments() -> None:
     for field, value in {"crop": True, "rotation": "10", "flip": "both", "normalization": [0.5, 0.5]}.items():
         with pytest.raises(MPSArgumentError, match=f"^Augmentation: {field} must be "):
             Augmentation(**{field: value})  # type: ignore[arg-type]
+    for field, given in {"crop": np.arange(2), "normalization": np.ones(2), "flip": np.array(["random"])}.items():
+        with pytest.raises(MPSArgumentError, match=f"^Augmentation: {field} must be "):
+            Augmentation(**{field: given})  # type: ignore[arg-type]
+    for pair in ((False, 1.0), (np.arange(2), 1.0), (0.5, np.inf)):
+        with pytest.raises(MPSArgumentError, match="^Augmentation: normalization must be "):
+            Augmentation(normalization=pair)  # type: ignore[arg-type]
     with pytest.raises(MPSTypeError, match="^Augmentation: text must be items between commas"):
         Augmentation.parse(None)  # type: ignore[arg-type]
     with pytest.raises(MPSTypeError, match="^TrainingOptions: augmentation must be an Augmentation, got int"):
         TrainingOptions(epochs=1, augmentation=3)  # type: ignore[arg-type]
     assert TrainingOptions(epochs=1, augmentation="crop:4").augments == Augmentation(crop=4)
     assert TrainingOptions(epochs=1, augmentation=Augmentation()).describe() == TrainingOptions(epochs=1).describe()
+
+
+def test_numbers_of_numpy_are_kept_as_pythons() -> None:
+    """A run's description has the text, from which it goes on."""
+    pair = (np.float32(0.5), np.float64(0.25))
+    found = Augmentation(crop=np.int64(2), brightness=np.float64(0.1), normalization=pair)  # type: ignore[arg-type]
+    assert str(found) == "crop:2,brightness:0.1,normalize:0.5/0.25"
+    assert Augmentation.parse(str(found)) == found
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

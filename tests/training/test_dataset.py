@@ -57,6 +57,19 @@ def test_split_depends_on_the_seed_and_nothing_else():
     assert parts[2] == sorted(expected[0] + expected[1])
 
 
+@pytest.mark.parametrize(
+    ("names", "kind", "message"),
+    [
+        (("a", "b", "a"), MPSArgumentError, "must all be different"),
+        ("abc", MPSTypeError, "must be a sequence of str, got str"),
+        (("a", 1, 2), MPSTypeError, "must be a sequence of str, got int among them"),
+    ],
+)
+def test_class_names_that_nobody_could_tell_apart(names, kind, message):
+    with pytest.raises(kind, match=f"^Dataset 'toy': class_names {message}"):
+        Dataset(np.zeros((3, 1, 1, 1), np.uint8), np.arange(3), names, "toy")
+
+
 @pytest.mark.parametrize(("count", "fraction", "held_out"), [(2, 0.01, 1), (2, 0.99, 1), (10, 0.5, 5), (5, 0.99, 4)])
 def test_both_parts_of_a_class_keep_an_image(count, fraction, held_out):
     training, test = make((count,)).split(fraction=fraction)
@@ -71,6 +84,8 @@ def test_split_refuses_what_cannot_be_split():
     for fraction in (0, 1, -0.5, float("nan")):
         with pytest.raises(MPSArgumentError, match="fraction must lie between 0 and 1"):
             make().split(fraction=fraction)
+    with pytest.raises(MPSTypeError, match="fraction must be a number, got '0.2'"):
+        make().split(fraction="0.2")
     with pytest.raises(MPSArgumentError, match="seed must be 0 or more, got -1"):
         make().split(seed=-1)
     with pytest.raises(MPSTypeError, match="seed must be a whole number, got float"):

@@ -109,6 +109,8 @@ def test_class_names_must_fit(classifier, network, rng):
         MPSArgumentError, match="'others': class_names must be those of the network, ant, bee, cat, dog"
     ):
         classifier.evaluate(dataset)
+    with pytest.raises(MPSTypeError, match="^Classifier: dataset must be a Dataset, got ndarray"):
+        classifier.evaluate(dataset.images)
     with pytest.raises(MPSArgumentError, match="must be one for each of 4 classes, got 2"):
         Classifier(network, mtl_device("cpu"), ("ant", "bee"))
 

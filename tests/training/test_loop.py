@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import threading
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from openmps.errors import MPSArgumentError, MPSError, MPSNonFiniteError
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTypeError
 from openmps.runtime.devices import mtl_device
 from openmps.training import session
 from openmps.training.dataset import Dataset, DataSplit
@@ -310,7 +312,7 @@ def test_images_that_are_too_small(tmp_path):
         ({"batch_size": 0}, "batch_size must be a whole number from 1 on"),
         ({"seed": -1}, "seed must be a whole number from 0 on"),
         ({"decay": 1.5}, "decay must be 0 to 1"),
-        ({"decay": float("nan")}, "decay must be 0 to 1"),
+        ({"decay": float("nan")}, "decay must be a number, got nan"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"optimizer": "lion"}, "must be one of adam, sgd, rmsprop"),
         ({"channel_format": Format.UNORM8}, "channel_format must be FLOAT16 or FLOAT32"),
@@ -319,3 +321,48 @@ def test_images_that_are_too_small(tmp_path):
 def test_options_that_make_no_sense(change, message):
     with pytest.raises(MPSArgumentError, match=message):
         _options(**change)
+
+
+@pytest.mark.parametrize("decay", ["0.3", True])
+def test_a_decay_is_a_number(decay):
+    with pytest.raises(MPSTypeError, match="^TrainingOptions: decay must be a number"):
+        _options(decay=decay)
+
+
+def test_numbers_of_numpy_are_kept_as_pythons():
+    """A description and a checkpoint, which are JSON, hold no others."""
+    numbers = {"epochs": np.int64(3), "batch_size": np.uint8(8), "learning_rate": np.float32(0.25)}
+    more = {"decay": np.float64(0.5), "average": np.float32(0.5), "clip_norm": np.int32(1)}
+    found, plain = _options(**numbers, **more), _options(learning_rate=0.25, decay=0.5, average=0.5, clip_norm=1)
+    assert found == plain
+    assert json.dumps(found.describe()) == json.dumps(plain.describe())
+
+
+def test_there_is_no_rate_behind_the_end():
+    with pytest.raises(MPSArgumentError, match="step must be at most the 8 steps of the training, got 9"):
+        _options().learning_rate_at(9, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rate": 0.5}, r"whose options\.learning_rate is 0\.5, got 0\.\d+\. Create the run"),
+        ({"network": "tiny"}, r"whose network\.name is 'tiny', got"),
+        ({"epochs": 9}, r"whose options\.epochs is 9, got 3"),
+    ],
+)
+def test_a_run_that_describes_another_training_is_refused(tmp_path, change, message):
+    """Nobody could open it, or go on with it."""
+    run = RunFolder.create(tmp_path, describe_run(DATA, _options()), name="run")
+    with pytest.raises(MPSFileError, match=rf"^train: .*run\.json must describe this training, {message}"):
+        train(DATA, run, _options(**change), CPU)
+    assert not run.weights_path.exists()
+
+
+def test_test_images_that_the_network_cannot_take_are_refused_before_it_is_trained():
+    small, test = DATA.test.images[:, 1:], DATA.test
+    with pytest.raises(MPSArgumentError, match="^DataSplit: test must have images of"):
+        describe_run(DataSplit(DATA.training, replace(test, images=small)), _options())
+    names = tuple(name.upper() + "x" for name in test.class_names)
+    with pytest.raises(MPSArgumentError, match="^DataSplit: test must have the classes"):
+        describe_run(DataSplit(DATA.training, replace(test, class_names=names)), _options())

@@ -142,6 +142,9 @@ def test_a_run_does_not_go_on_by_another_schedule(tmp_path):
         resume(DATA, run, CPU)
     with pytest.raises(MPSArgumentError, match=r"schedule must be that of the run, .*halves.* got .*<lambda>"):
         resume(DATA, run, CPU, schedule=lambda step, steps: 1.0)
+    linear = RunFolder.create(tmp_path, describe_run(DATA, TrainingOptions(2, batch_size=8)), name="linear")
+    with pytest.raises(MPSArgumentError, match=r"schedule must be that of the run, linear, got cosine"):
+        resume(DATA, linear, CPU, schedule="cosine")
 
 
 @pytest.mark.parametrize("schedule", ["cosin", 3, {}, {"function": 3}])

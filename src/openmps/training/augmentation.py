@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
+import numpy as np
+
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.training.preprocessing import Preprocessing
 from openmps.types import MPSImageEdgeMode
@@ -54,10 +56,12 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for item in ITEMS.values():
-            value = getattr(self, item.field)
-            is_default = value == getattr(type(self), item.field) and not isinstance(value, bool)
+            value = _plain(getattr(self, item.field))
+            is_plain = isinstance(value, int | float | str | None) and not isinstance(value, bool)
+            is_default = is_plain and value == getattr(type(self), item.field)
             if not is_default and not item.fits(value):
                 raise MPSArgumentError(type(self).__name__, item.field, item.rule, shown(value))
+            object.__setattr__(self, item.field, value)
 
     @classmethod
     def parse(cls, text: str) -> Augmentation:
@@ -135,9 +139,21 @@ def _text(value: object) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _is_number(value: object, most: float = math.inf) -> bool:
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, whose text `parse` reads."""
+    if isinstance(value, tuple):
+        return tuple(_plain(each) for each in value)  # pyright: ignore[reportUnknownVariableType]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_share(value: object) -> bool:
+    """Whether it is a finite number of 0 or more."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_number(value: Any, most: float = math.inf) -> bool:
     """Whether it is a finite number above 0."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most and value < math.inf
+    return _is_share(value) and 0 < value <= most
 
 
 def _among(*words: str) -> Callable[[Any], bool]:
@@ -152,7 +168,7 @@ def _is_normalization(value: object) -> bool:
     if not isinstance(value, tuple):
         return False
     given: tuple[Any, ...] = value
-    return len(given) == 2 and (_is_number(given[0]) or given[0] == 0) and _is_number(given[1])
+    return len(given) == 2 and _is_share(given[0]) and _is_number(given[1])
 
 
 def _pair(text: str) -> tuple[float, ...]:

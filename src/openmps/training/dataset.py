@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import flag, of_kind, size_text
+from openmps.checks import flag, number, of_kind, size_text
 from openmps.core.kinds import listed
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
 
@@ -38,6 +38,10 @@ class Dataset:
 
     def __post_init__(self) -> None:
         who = f"Dataset {self.name!r}"
+        names = listed(who, "class_names", self.class_names, str)
+        if len(set(names)) < len(names):
+            raise MPSArgumentError(who, "class_names", "must all be different", shown(names))
+        object.__setattr__(self, "class_names", tuple(names))
         _check_array(self.images, np.uint8, 4, who, "images", "[N, H, W, C]")
         _check_array(self.labels, np.int64, 1, who, "labels", "[N]")
         if len(self.images) != len(self.labels):
@@ -71,7 +75,7 @@ class Dataset:
         """
         who = f"Dataset {self.name!r}"
         _check_count(seed, 0, who, "seed")
-        if not 0 < fraction < 1:
+        if not 0 < number(who, "fraction", fraction, is_nan_allowed=True) < 1:
             raise MPSArgumentError(who, "fraction", "must lie between 0 and 1", fraction)
         held_out = np.zeros(len(self), dtype=np.bool_)
         for label in range(len(self.class_names)):

@@ -170,7 +170,7 @@ class Classifier(NamedAttributes):
 
         With ``processes`` each of them classifies a part, and all get what came out.
         """
-        self._check_classes(dataset)
+        self._check_classes(of_kind(type(self).__name__, "dataset", dataset, Dataset))
         if processes is None:
             probabilities = self.probabilities(dataset.images, between_batches=between_batches)
         else:

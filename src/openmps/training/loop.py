@@ -18,9 +18,9 @@ from openmps.training.inference import check_preprocessing
 from openmps.training.interrupt import DeferredInterrupt
 from openmps.training.options import TrainingOptions
 from openmps.training.processes import FollowedRun, TrainingProcesses, from_the_first, together
-from openmps.training.run_description import describe_run, run_options
+from openmps.training.run_description import check_described, describe_run, run_options
 from openmps.training.run_folder import RunFolder
-from openmps.training.schedules import Schedule, described_schedule
+from openmps.training.schedules import Schedule, check_schedule, described_schedule
 from openmps.training.session import Session, TrainingObserver, TrainingResult
 
 __all__ = ["TrainingObserver", "TrainingOptions", "TrainingResult", "describe_run", "resume", "train"]
@@ -73,7 +73,9 @@ def train(
             raise MPSFileError("train", str(run.path), rule, "one with checkpoints", remedy)
         kept = keep_network(run.path, options.network)  # which the run's description speaks of
         check_preprocessing(run, "train", options.augments)
-        return replace(options, network=kept)
+        found = replace(options, network=kept)
+        check_described(run, data, found)
+        return found
 
     with _in_training(run, processes) as interrupt:
         kept = together(processes, begin)
@@ -158,11 +160,11 @@ def _with_function(options: TrainingOptions, schedule: Schedule | None) -> Train
     """The options of a run with its schedule's function, if given: it must be of the name that the run knows."""
     if schedule is None:
         return options
-    found = replace(options, schedule=schedule)
-    known, given = (described_schedule(each.schedule) for each in (options, found))
+    check_schedule("resume", schedule)
+    known, given = described_schedule(options.schedule), described_schedule(schedule)
     if known != given:
         raise MPSArgumentError("resume", "schedule", f"must be that of the run, {known}", given, "Leave it out")
-    return found
+    return replace(options, schedule=schedule)
 
 
 @contextmanager

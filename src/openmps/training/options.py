@@ -35,7 +35,8 @@ _COUNTS = {
     "patience": 1,
     "accumulate": 1,
 }
-_OPTIONAL = ("checkpoint_every", "patience")
+_NUMBERS = ("learning_rate", "decay", "weight_decay", "average", "clip_norm")
+_OPTIONAL = ("checkpoint_every", "patience", "decay", "average", "clip_norm")
 _DESCRIBED = ("epochs", "batch_size", "seed", "checkpoint_every", "checkpoints_kept", "learning_rate", "optimizer")
 _SAID_UNLESS_DEFAULT = (
     *("synchronizes_statistics", "schedule", "warmup", "patience", "keep", "weight_decay", "average"),
@@ -96,13 +97,7 @@ class TrainingOptions:
     augmentation: Augmentation | str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in _COUNTS.items():
-            value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise MPSArgumentError(type(self).__name__, name, f"must be a whole number from {least} on", value)
-        flag(type(self).__name__, "synchronizes_statistics", self.synchronizes_statistics)
+        self._take_numbers()
         check_schedule(type(self).__name__, self.schedule)
         if self.keep not in get_args(KeptEpoch):
             raise MPSArgumentError(type(self).__name__, "keep", "must be last or best", shown(self.keep))
@@ -115,7 +110,7 @@ class TrainingOptions:
         if self.channel_format not in formats:
             rule = "must be FLOAT16 or FLOAT32"
             raise MPSArgumentError(type(self).__name__, "channel_format", rule, self.channel_format)
-        if self.clip_norm is not None and finite(type(self).__name__, "clip_norm", self.clip_norm) <= 0:
+        if self.clip_norm is not None and self.clip_norm <= 0:
             raise MPSArgumentError(type(self).__name__, "clip_norm", "must be above 0, or None", self.clip_norm)
         if self.average is not None:
             from openmps.training.averages import checked_decay
@@ -128,6 +123,21 @@ class TrainingOptions:
     def optimizer_factory(self) -> OptimizerFactory:
         """Makes the optimizer of each layer."""
         return optimizer_factory(self.optimizer, self.learning_rate, self.weight_decay)
+
+    def _take_numbers(self) -> None:
+        """Take numbers as Python's: a run's description has no others."""
+        who = type(self).__name__
+        for name in (*_COUNTS, *_NUMBERS):
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL:
+                continue
+            if (least := _COUNTS.get(name)) is None:
+                found = finite(who, name, value)
+            else:
+                found = whole(who, name, value, least, f"must be a whole number from {least} on")
+            object.__setattr__(self, name, found)
+        synchronizes = flag(who, "synchronizes_statistics", self.synchronizes_statistics)
+        object.__setattr__(self, "synchronizes_statistics", synchronizes)
 
     def _take_augmentation(self) -> None:
         given = self.augmentation
@@ -146,6 +156,8 @@ class TrainingOptions:
         who = type(self).__name__
         step = whole(who, "step", step, 0, "must be a whole number from 0 on")
         steps = whole(who, "steps", steps)
+        if step > steps:
+            raise MPSArgumentError(who, "step", f"must be at most the {steps} steps of the training", step)
         if steps <= self.warmup:
             rule = f"must be fewer than the {steps} steps of the training"
             raise MPSArgumentError(who, "warmup", rule, self.warmup)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from openmps.checks import of_kind
+from openmps.checks import of_kind, size_text
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.metal.device import MTLDevice
 from openmps.training.data import has_class_folders, load_dataset
@@ -35,10 +35,32 @@ def describe_run(data: DataSplit, options: TrainingOptions, /, **more: object) -
     of_kind("describe_run", "options", options, TrainingOptions)
     check_batch_size(data, options)
     options.learning_rate_at(0, len(data.training) // options.batch_size * options.epochs)  # refuses what cannot be
+    _check_test_images(data)
     names = data.training.class_names
     shape = NetworkShape.of(data.training.images, len(names), options.network)
     network = describe_network(shape, names, options.augments.preprocessing(shape.channels))
     return {**network, "options": options.describe(), **more}
+
+
+def check_described(run: RunFolder, data: DataSplit, options: TrainingOptions) -> None:
+    """Raise where a run's description, as far as there is one, is of another training: it could not be gone on with."""
+    mine, config = describe_run(data, options), run.config
+    for name in ("network", "class_names", "options"):
+        for place, now, then in _differences(mine[name], config[name], name) if name in config else ():
+            if place not in ("options.checkpoint_every", "options.checkpoints_kept"):
+                rule = f"must describe this training, whose {place} is {_shown(now)}"
+                remedy = "Create the run with describe_run(data, options)"
+                raise MPSFileError("train", str(run.path / "run.json"), rule, _shown(then), remedy)
+
+
+def _check_test_images(data: DataSplit) -> None:
+    """Raise unless the network that is trained can be tested."""
+    (size, names), other = ((each.images.shape[1:], each.class_names) for each in data)
+    if other[0] != size:
+        rule = f"must have images of {size_text(size)}, as the training images are"
+        raise MPSArgumentError("DataSplit", "test", rule, size_text(other[0]))
+    if other[1] != names:
+        raise MPSArgumentError("DataSplit", "test", f"must have the classes {', '.join(names)}", ", ".join(other[1]))
 
 
 def check_batch_size(data: DataSplit, options: TrainingOptions) -> None:
