@@ -11,6 +11,7 @@ from torch import Tensor
 from interpreter import triton_place
 from openmps.ops.convolution import patch_convolution as ops
 from openmps.ops.convolution.convolution import convolution
+from openmps.ops.convolution.convolution_end import GeluConvolution
 from openmps.ops.convolution.fused_convolution import (
     Activation,
     Fused,
@@ -19,7 +20,6 @@ from openmps.ops.convolution.fused_convolution import (
     fused_convolution,
     pooled_convolution,
 )
-from openmps.ops.convolution.gelu_convolution import GeluConvolution
 from openmps.ops.convolution.patch_convolution import (
     GELU,
     Patches,

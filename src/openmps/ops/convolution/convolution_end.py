@@ -1,4 +1,4 @@
-"""A trained convolution with the max pooling behind it as one operation, and its gradient.
+"""Convolutions with what stands behind them as one operation: a max pooling, and its gradient; or GeLU.
 
 Each equals `ops.convolution` and `ops.pointwise.layer_end` one after the other, rounded to float16 where that was
 stored so. Few channels are one kernel in Triton each: neither the image between nor its gradient exists there. The
@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from openmps.ops import triton
-from openmps.ops.convolution.convolution import Contraction, Convolution, ConvolutionGradient, multiplied
-from openmps.ops.geometry import pitch_of
+from openmps.ops.convolution.convolution import Contraction, Convolution, ConvolutionGradient, convolution, multiplied
+from openmps.ops.convolution.patch_convolution import GELU, small_convolution
+from openmps.ops.geometry import Window, pitch_of
 from openmps.ops.op import Kind
 from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient
+from openmps.ops.pointwise.neuron import Neuron, neuron
 from openmps.types import MPSImageEdgeMode
 
 _MOST_FACTORS, _MOST_OUTPUTS, _MOST_NUMBERS = 64, 64, 2**30
@@ -87,6 +89,38 @@ class ConvolutionEndGradient(Contraction, kind=Kind.CONTRACTION_GRADIENT, result
         spread = kernels.Spread(gradient, taps, pool)
         is_for = not with_sums and self.end.keep_probability == 1.0 and kernels.takes_spread(spread, x, op.window)
         return (kernels.weights_gradient(spread, x, op.window), None) if is_for else None
+
+
+class GeluConvolution(Contraction):
+    """`convolution` of an image by weights and biases, which may be left out, rounded if it was stored so, then GeLU.
+
+    Few channels are one kernel in Triton.
+    """
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+    groups: int
+    allow_tf32: bool
+    neuron: Neuron
+    rounds: bool
+    """Whether the convolution's result was stored as float16."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See the class."""
+        x, weights, biases = operands
+        x, weights = multiplied(x, weights)
+        if self.groups == 1 and (self.rounds or x.dtype == torch.float32) and not self._by_library(x):
+            found = small_convolution(x, weights, biases, self.window, self.edge_mode, GELU)
+            if found is not None:
+                return found
+        more: Any = {"groups": self.groups, "edge_mode": self.edge_mode, "allow_tf32": self.allow_tf32}
+        y = convolution(x, weights, biases, self.window, **more)
+        y = y.to(torch.float16) if self.rounds else y
+        return neuron(y, self.neuron.function, self.neuron.a, self.neuron.b, self.neuron.c)
+
+    def _by_library(self, x: Tensor) -> bool:
+        """Whether factors are rounded to TF32."""
+        return self.allow_tf32 and x.dtype == torch.float32
 
 
 def _can_sum(gradient: Tensor, x: Tensor, weights: Tensor) -> bool:

@@ -74,6 +74,11 @@ class LayerEndGradient(Op, kind=Kind.WINDOW, half=True, results=2):
     keep_probability: float = 1.0
     """Of the dropout, if there was one."""
 
+    @property
+    def pools(self) -> bool:
+        """Whether there is a window."""
+        return self.window is not None
+
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, Tensor | None]:
         """See the class."""
         gradient, tap = operands

@@ -26,7 +26,6 @@ from openmps.ops.rewrite.rule import Place, Rule, Term
 from openmps.ops.rewrite.rules import (
     concatenation,
     convolution,
-    convolution_end,
     layer_end,
     normalization,
     pooled_convolution,
@@ -69,7 +68,7 @@ FUSED_CONVOLUTION = Term(Kind.CONTRACTION, (FusedConvolution,))
 FULLY_CONNECTED = Term(Kind.CONTRACTION, (FullyConnected,))
 CONVOLUTION_GRADIENT = Term(Kind.CONTRACTION_GRADIENT, (ConvolutionGradient,))
 PLAIN_END = Term(Kind.WINDOW, (LayerEnd,), {"rectifies": {False}, "mask": {None}})
-END_GRADIENT = Term(Kind.WINDOW, (LayerEndGradient,))
+POOLED_GRADIENT = Term(Kind.WINDOW, (LayerEndGradient,), {"pools": {True}})
 MAX_POOLING = Term(Kind.WINDOW, (MaxPooling,))
 AVERAGE_POOLING_GRADIENT = Term(Kind.WINDOW, (AveragePoolingGradient,))
 PASSED_SUMS = Term(Kind.REDUCTION, (PassedSums,))
@@ -259,16 +258,16 @@ RULES: tuple[Rule, ...] = (
         "convolution with its end",
         ((CONVOLUTION, PLAIN_END),),
         f"windows that pool; the convolution adds no biases of its own; {_ALONE}",
-        convolution_end.with_end,
+        layer_end.with_end,
         "a `ConvolutionEnd`",
         "the convolution, then its end",
         _TRITON,
     ),
     Rule(
         "gradient of a convolution with its end",
-        ((END_GRADIENT, CONVOLUTION_GRADIENT),),
-        f"windows that pool; nobody reads a gradient of the source, nor sums for biases but the end's; {_ALONE}",
-        convolution_end.with_end_gradient,
+        ((POOLED_GRADIENT, CONVOLUTION_GRADIENT),),
+        f"nobody reads a gradient of the source, nor sums for biases but the end's; {_ALONE}",
+        layer_end.with_end_gradient,
         "a `ConvolutionEndGradient`",
         "the gradient of the end, then those of the convolution",
         _TRITON,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from openmps.ops.convolution.convolution import Convolution
+from openmps.ops.convolution.convolution_end import GeluConvolution
 from openmps.ops.convolution.fused_convolution import (
     GATES,
     UNROUNDED,
@@ -21,7 +22,6 @@ from openmps.ops.convolution.fused_convolution import (
     Source,
     activation_of,
 )
-from openmps.ops.convolution.gelu_convolution import GeluConvolution
 from openmps.ops.normalization.batch_normalization import Normalize
 from openmps.ops.op import Equation, Input, Kind, Role
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination

@@ -3,6 +3,11 @@
 `layer_end`: the biases of a convolution or fully connected layer, a max pooling behind them, a ReLU and a dropout, as
 many of these as there are, become one equation, a `LayerEnd`, and their gradients with the sums for the biases another.
 
+`with_end`: a convolution that a `LayerEnd` without ReLU and dropout alone reads becomes one equation with it.
+
+`with_end_gradient`: so do their gradients, where the convolution's alone reads that of the end, and gives that of the
+weights alone, as in a network's first layer.
+
 `wide_products`: a fully connected layer whose source is float16, made float32, reads what is stored, and gives its sums
 as they are.
 
@@ -15,7 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from openmps.ops.convolution.convolution import Convolution, FullyConnected
+from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient, FullyConnected
+from openmps.ops.convolution.convolution_end import ConvolutionEnd, ConvolutionEndGradient
 from openmps.ops.geometry import Window
 from openmps.ops.op import Equation, Kind
 from openmps.ops.pointwise.dropout import Dropout, DropoutMask
@@ -45,6 +51,37 @@ def wide_products(site: Site, load: Equation, products: Equation) -> Change | No
         return None
     reads = (site.flow.origin(load.reads[0]), *products.reads[1:])
     return Change({id(products): [Equation(FullyConnected(wide=True), reads, products.writes)]})
+
+
+def with_end(site: Site, convolution: Equation, end: Equation) -> Change | None:
+    """The convolution with its end."""
+    made, (x, weights, biases) = convolution.writes[0], convolution.reads
+    stored = site.flow.stored(made)
+    if biases != -1 or site.flow.only_reader(stored) is not end or end.reads[0] != stored:
+        return None
+    assert isinstance(convolution.op, Convolution)
+    assert isinstance(end.op, LayerEnd)
+    if end.op.window is None:
+        return None
+    op = ConvolutionEnd(convolution.op, end.op, stored != made)
+    return Change({id(convolution): [], id(end): [Equation(op, (x, weights, end.reads[1]), end.writes)]})
+
+
+def with_end_gradient(site: Site, end: Equation, convolution: Equation) -> Change | None:
+    """The gradient of the convolution with that of its end."""
+    flow, (made, sums) = site.flow, end.writes
+    stored = flow.stored(made)
+    if any(map(flow.is_read, (convolution.writes[0], convolution.writes[2]))):
+        return None
+    is_inner = flow.is_inner(stored, (convolution,)) and (stored == made or made not in flow.outputs)
+    if not is_inner or flow.origin(convolution.reads[0]) != stored:
+        return None
+    assert isinstance(convolution.op, ConvolutionGradient)
+    assert isinstance(end.op, LayerEndGradient)
+    op = ConvolutionEndGradient(end.op, convolution.op, stored != made)
+    reads = (*end.reads, flow.origin(convolution.reads[1]), convolution.reads[2])
+    equation = Equation(op, reads, (*convolution.writes, sums))
+    return Change({id(end): [], id(convolution): [equation]})
 
 
 @dataclass(slots=True)

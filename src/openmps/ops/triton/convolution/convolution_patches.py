@@ -159,7 +159,7 @@ class Tile(NamedTuple):
 
 
 _OUTPUTS, _PIXELS = 8, 512
-"""Of a program that goes term by term, where there are at most the fewest terms."""
+"""Of a program that goes term by term: with GeLU behind the fewest terms, where it is faster by what was measured."""
 _FEWEST_TERMS, _FEW_TERMS, _MANY_PATCHES, _MANY_PIXELS = 16, 64, 1 << 17, 1 << 15
 
 
@@ -191,7 +191,7 @@ def patches(
     steps = (of_pool * of_window for of_pool, of_window in zip(apart, window.stride, strict=True))
     patch = zip(window.size, inside, window.stride, strict=True)
     rows, width = (taps + (places - 1) * step for taps, places, step in patch)
-    if pooling is None and len(matrix) <= _FEWEST_TERMS and tile is None:
+    if pooling is None and len(matrix) <= _FEWEST_TERMS and rectifier[0] == "GELU" and tile is None:
         name, *limits = rectifier
         _few_terms[(triton.cdiv(count, _PIXELS), triton.cdiv(outputs, _OUTPUTS))](
             x, matrix, y if biases is None else biases, y, count, *window.source, y.shape[2], y.shape[3], outputs,
