@@ -30,8 +30,8 @@ from openmps.formats import coreml
 from openmps.runtime.devices import mtl_device
 
 NAMES = (
-    "resnet18", "resnet50", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x1_0", "densenet121",
-    "efficientnet_b0", "googlenet", "convnext_tiny",
+    "resnet18", "resnet50", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1", "mnasnet1_0", "densenet121",
+    "efficientnet_b0", "regnet_y_400mf", "convnext_tiny",
 )  # fmt: skip
 KINDS = ("float32", "float16", "palette", "linear")
 _SIDE = 224
@@ -44,8 +44,7 @@ def module(name: str) -> torch.nn.Module:
     from torch.fx.experimental.optimization import fuse
 
     torch.manual_seed(0)
-    options: dict[str, Any] = {"init_weights": True, "aux_logits": False} if name == "googlenet" else {}
-    made = torchvision.models.get_model(name, weights=None, **options).eval()
+    made = torchvision.models.get_model(name, weights=None).eval()
     for each in made.modules():
         if isinstance(each, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(each.weight, 0.5, 1.5)

@@ -120,6 +120,15 @@ def test_a_core_ml_package_is_converted_in(
     assert (main(["compare", *given, "cat.png"]), says in capsys.readouterr().out) == (status, True)
 
 
+@NEEDS_COREML
+def test_commands_that_take_a_package_and_one_that_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    _packages(capsys)
+    assert main(["export", "--mlx", "net.mlpackage", "out"]) == 0
+    assert main(["export", "--coreml", "net.mlpackage", "again.mlpackage"]) == 0
+    assert main(["quantize", "net.mlpackage", "small.mps", "cat.png"]) == 2
+    assert "Convert it first: openmps convert" in " ".join(capsys.readouterr().err.split())
+
+
 class MadeUpCoreML:
     """What coremltools has on a Mac, as openmps itself computes it; given are pictures as apps give them, in RGB."""
 

@@ -146,8 +146,9 @@ def test_a_manifest_that_names_no_model(manifest: str, rule: str, tmp_path: Path
 
 def test_other_kinds_of_models_and_files_are_refused(tmp_path: Path) -> None:
     made = protos.require_protos("tests").model.Model(specificationVersion=4)
-    made.pipeline.SetInParent()
-    with pytest.raises(MPSFileError, match="must be an ML program or a neural network, got pipeline"):
+    made.pipeline.models.add().neuralNetwork.SetInParent()
+    made.pipeline.models.add().glmRegressor.SetInParent()
+    with pytest.raises(MPSFileError, match="got a pipeline of neuralNetwork, glmRegressor"):
         coreml.network(saved(made, tmp_path))
     (tmp_path / "text.mlmodel").write_bytes(b"text")
     with pytest.raises(MPSFileError, match="must be a Core ML model, got something that does not begin"):

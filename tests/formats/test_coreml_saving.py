@@ -247,6 +247,7 @@ def test_what_core_ml_cannot_do_is_listed_and_nothing_is_written(tmp_path: Path)
 @pytest.mark.parametrize(("options", "rule"), [
     ({"class_labels": ["a"]}, "class_labels must be 5"),
     ({"class_labels": "ab"}, "class_labels"),
+    ({"class_labels": ["a", "b", "a", "c", "d"]}, "class_labels must differ"),
     ({"batch": 0}, "batch must be an integer of 1 to 65536"),
     ({"half": 2}, "half"),
     ({"metadata": {"a": 1}}, "metadata"),

@@ -166,9 +166,13 @@ def _export_mlx(path: Path, out: Path, sizes: list[str], registry: Registry, *, 
     from openmps.formats import mlx
     from openmps.formats.paths import is_file
     from openmps.formats.swift.literals import class_name
+    from openmps.runtime.devices import mtl_device
 
-    is_run = not is_file(path, "openmps")
-    found = open_graph(path, training=is_run, probabilities=is_run, registry=registry)
+    if is_model(path):
+        found = open_model(path, mtl_device("cpu"), None)
+    else:
+        is_run = not is_file(path, "openmps")
+        found = open_graph(path, training=is_run, probabilities=is_run, registry=registry)
     chosen = name if name is not None else class_name(out.name)
     folder = mlx.export(found.graph, out, required_images(found, sizes), chosen, notes=found.notes)
     print(f"{folder}: class {chosen} in network.py, and its weights")

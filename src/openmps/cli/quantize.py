@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openmps.cli.archives import is_onnx
+from openmps.cli.archives import is_model, is_onnx
 from openmps.cli.models import open_graph
 from openmps.cli.options import Device, note, open_run, require_another, require_new
 from openmps.cli.registry import Modules, registry_of
@@ -87,7 +87,7 @@ def _run(network: Path, data: Path | None) -> RunFolder | None:
     """The run that is given; None for an archive, which names no data."""
     from openmps.formats.paths import is_file
 
-    if not is_file(network, "openmps"):
+    if not (is_file(network, "openmps") or is_model(network)):
         return open_run(network)
     if data is not None:
         raise typer.BadParameter("is for run folders: an archive names no data", param_hint="--data")

@@ -116,6 +116,15 @@ def read(path: str | os.PathLike[str], what: str) -> tuple[Model, dict[str, Any]
         model, labels = read_neural_network(package, kind, features, what)
     else:
         rule = "must be an ML program or a neural network"
-        raise MPSFileError(READER, what, rule, kind or "neither", "Give each model of a pipeline by itself")
+        raise MPSFileError(READER, what, rule, *_other(package.message, kind or "neither"))
     orders = tuple((name, image.order) for name, image in features.images.items())
     return model, {"class_labels": labels, "image_inputs": orders}
+
+
+def _other(message: Any, kind: str) -> tuple[str, str]:
+    """What a model of another kind is, and what to do: a pipeline is named by its models."""
+    if not kind.startswith("pipeline"):
+        return kind, ""
+    given = message.pipeline if kind == "pipeline" else getattr(message, kind).pipeline
+    kinds = ", ".join(each.WhichOneof("Type") or "none" for each in given.models[:8])
+    return f"a pipeline of {kinds or 'nothing'}", "Save the network of them by itself: model.pipeline.models has it"

@@ -15,7 +15,7 @@ from openmps.checks import flag
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.kinds import listed, mapped
 from openmps.core.numbers import integer
-from openmps.errors import MPSArgumentError, MPSOperatorError
+from openmps.errors import MPSArgumentError, MPSOperatorError, shown
 from openmps.formats.atomic import write_atomic
 from openmps.formats.coreml.packages import DATA, MANIFEST
 from openmps.formats.coreml.protos import Protos, require_protos
@@ -76,6 +76,9 @@ def save(
     flag(WRITER, "half", half)
     integer(WRITER, "batch", batch, 1, _MOST_IMAGES, rule=f"must be an integer of 1 to {_MOST_IMAGES}")
     labels = listed(WRITER, "class_labels", class_labels, str, "text")
+    if len({*labels}) < len(labels):
+        twice = next(each for place, each in enumerate(labels) if each in labels[:place])
+        raise MPSArgumentError(WRITER, "class_labels", "must differ: probabilities are kept by label", shown(twice))
     more = {} if metadata is None else dict(mapped(WRITER, "metadata", metadata, str, "text"))
     written, problems = operators(graph, image_descriptors, WRITER)
     package = _Package(protos, written, half=half, batch=batch, preprocessing=preprocessing, labels=labels)
