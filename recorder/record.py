@@ -226,6 +226,7 @@ _FORMS = {
     "gamma": _normalization,
     "coordinate": lambda maker, given: tuple(given["coordinate"]),
     "region": _region,
+    "origin": lambda maker, given: tuple(given["origin"]),
     "size": lambda maker, given: tuple(given["size"]),
     "part": _part,
     "uniform": lambda maker, given: _DISTRIBUTION.uniformDistributionDescriptorWithMinimum_maximum_(*given["uniform"]),
@@ -578,7 +579,8 @@ def _matrices(maker, given):
     kernel, kind = maker.object(given["kernel"]), MPS.MPSDataTypeFloat32
     arrays = [array_of(each) for each in given["sources"]]
     sources = [matrix(maker.device, *each.shape, kind, each)[0] for each in arrays]
-    result, seen = matrix(maker.device, *given["matrix"], kind, 0)
+    initial = array_of(given["initial"]) if "initial" in given else 0
+    result, seen = matrix(maker.device, *given["matrix"], kind, initial)
     command_buffer = maker.device.newCommandQueue().commandBuffer()
     encode = _OF_MATRICES.get(given["kernel"]["class"])
     if encode is None:

@@ -945,9 +945,17 @@ func matrix(_ given: JSON, _ device: MTLDevice) throws -> MPSMatrix {
     descriptor: MPSMatrixDescriptor(rows: shape[0], columns: shape[1], rowBytes: rowBytes, dataType: .float32))
 }
 
+func originOf(_ given: JSON) throws -> MTLOrigin {
+  guard let place = given["origin"]?.list?.compactMap(\.int), place.count == 3 else {
+    throw Unsupported(why: "an origin")
+  }
+  return MTLOrigin(x: place[0], y: place[1], z: place[2])
+}
+
 /// A kernel over matrices, encoded.
 func encoded(
-  _ name: String, _ a: Arguments, _ commandBuffer: MTLCommandBuffer, _ sources: [MPSMatrix], _ result: MPSMatrix
+  _ name: String, _ a: Arguments, _ properties: [String: JSON], _ commandBuffer: MTLCommandBuffer,
+  _ sources: [MPSMatrix], _ result: MPSMatrix
 ) throws -> MPSKernel {
   func double(_ name: String) throws -> Double { Double(try a.float(name)) }
   func gradient(_ kernel: MPSMatrixSoftMaxGradient) -> MPSKernel {
@@ -965,6 +973,14 @@ func encoded(
       device: a.device, transposeLeft: try a.flag("transposeLeft"), transposeRight: try a.flag("transposeRight"),
       resultRows: try a.int("resultRows"), resultColumns: try a.int("resultColumns"),
       interiorColumns: try a.int("interiorColumns"), alpha: try double("alpha"), beta: try double("beta"))
+    for (name, value) in properties {
+      switch name {
+      case "leftMatrixOrigin": kernel.leftMatrixOrigin = try originOf(value)
+      case "rightMatrixOrigin": kernel.rightMatrixOrigin = try originOf(value)
+      case "resultMatrixOrigin": kernel.resultMatrixOrigin = try originOf(value)
+      default: throw Unsupported(why: "the property \(name)")
+      }
+    }
     kernel.encode(
       commandBuffer: commandBuffer, leftMatrix: sources[0], rightMatrix: sources[1], resultMatrix: result)
     return kernel
@@ -996,10 +1012,12 @@ func matricesAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue
     throw Unsupported(why: "a matrix without a size")
   }
   let sources = try (given["sources"]?.list ?? []).map { try matrix($0, device) }
-  let result = try matrix(
-    .object(["shape": .of(size), "numbers": .list(Array(repeating: .int(0), count: size[0] * size[1]))]), device)
+  let zeros = JSON.list(Array(repeating: .int(0), count: size[0] * size[1]))
+  let result = try matrix(given["initial"] ?? .object(["shape": .of(size), "numbers": zeros]), device)
   let arguments = Arguments(all: given["kernel"]?["arguments"]?.names ?? [:], device: device)
-  let kernel = try encoded(given["kernel"]?["class"]?.text ?? "", arguments, commandBuffer, sources, result)
+  let properties = given["kernel"]?["properties"]?.names ?? [:]
+  let kernel = try encoded(
+    given["kernel"]?["class"]?.text ?? "", arguments, properties, commandBuffer, sources, result)
   try finish(commandBuffer)
   let numbers: [Float] = (0..<(size[0] * size[1])).map { place in
     let offset = place / size[1] * result.rowBytes + place % size[1] * 4
@@ -1061,6 +1079,9 @@ func node(_ name: String, _ a: Arguments, _ read: (JSON) throws -> MPSNNImageNod
   let source = try read(try a.json("source"))
   if name == "MPSCNNLossNode" {
     return MPSCNNLossNode(source: source, lossDescriptor: try lossOf(try a.json("lossDescriptor")))
+  }
+  if name == "MPSCNNYOLOLossNode" {
+    return MPSCNNYOLOLossNode(source: source, lossDescriptor: try boxesOf(try a.json("lossDescriptor"), a.device))
   }
   if let found = try plainNode(name, source) ?? windowNode(name, a, source) ?? layerNode(name, a, source) {
     return found

@@ -119,6 +119,7 @@ _NODES: tuple[tuple[str, str], ...] = (
     ("MPSCNNUpsamplingBilinearNode", f"source {_FACTORS} alignCorners:Bool"),
     ("MPSNNGramMatrixCalculationNode", "source alpha:Float"),
     ("MPSCNNLossNode", "source lossDescriptor:Loss"),
+    ("MPSCNNYOLOLossNode", "source lossDescriptor:Boxes"),
     ("MPSCNNBinaryConvolutionNode MPSCNNBinaryFullyConnectedNode", f"source {_BINARY_FORM.format('weights')}"),
     (" ".join(f"MPSCNNNeuron{name}Node" for name in (
         "ReLU ReLUN ELU HardSigmoid SoftPlus TanH Power Exponential Logarithm Linear".split())), "source"),

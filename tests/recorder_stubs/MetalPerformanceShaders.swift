@@ -717,6 +717,7 @@ public class MatrixKernel: MPSKernel {
     commandBuffer.addCompletedHandler { [self] _ in
       let found = asked([
         "kind": "matrices", "kernel": entry, "sources": sources.map(\.entry), "matrix": result.descriptor.size,
+        "initial": result.entry,
       ])["matrix"] as! Entry
       for (place, value) in (found["numbers"] as! [Any]).map(number).enumerated() {
         result.data.contents().storeBytes(of: Float(value), toByteOffset: result.offset(place), as: Float.self)
@@ -725,6 +726,13 @@ public class MatrixKernel: MPSKernel {
   }
 }
 public class MatrixProduct: MatrixKernel {
+  public var leftMatrixOrigin: MTLOrigin { get { none } set { note("leftMatrixOrigin", newValue) } }
+  public var rightMatrixOrigin: MTLOrigin { get { none } set { note("rightMatrixOrigin", newValue) } }
+  public var resultMatrixOrigin: MTLOrigin { get { none } set { note("resultMatrixOrigin", newValue) } }
+  private var none: MTLOrigin { MTLOrigin(x: 0, y: 0, z: 0) }
+  private func note(_ name: String, _ value: MTLOrigin) {
+    properties[name] = ["origin": [value.x, value.y, value.z]] as Entry
+  }
   public func encode(
     commandBuffer: MTLCommandBuffer, leftMatrix: MPSMatrix, rightMatrix: MPSMatrix, resultMatrix: MPSMatrix
   ) { encode(commandBuffer, [leftMatrix, rightMatrix], resultMatrix) }

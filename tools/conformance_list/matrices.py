@@ -31,6 +31,17 @@ def _product(left: bool, right: bool, alpha: float) -> Entry:
     return _case(name, "MPSMatrixMultiplication", arguments, (3, 4), *sources)
 
 
+def _parts(name: str, origins: Entry, beta: float, size: tuple[int, int], *shapes: tuple[int, int]) -> Entry:
+    """A product of parts of matrices, added to what the result holds."""
+    made = _product(False, False, 0.5)
+    made["kernel"]["arguments"]["beta"] = beta
+    if origins:
+        made["kernel"]["properties"] = {key: {"origin": [*place, 0]} for key, place in origins.items()}
+    sources = [drawn(shape, f"{name} {place}", "wide") for place, shape in enumerate(shapes)]
+    initial = drawn(size, f"{name} initial", "wide")
+    return {**made, "name": f"matrices: {name}", "sources": sources, "matrix": [*size], "initial": initial}
+
+
 def _factor(order: int) -> Entry:
     """Small numbers beside a diagonal of 1, 2, 3 …; in both triangles, of which a kernel reads one."""
     rows, columns = np.indices((order, order))
@@ -41,6 +52,9 @@ def matrix_cases() -> Iterator[Entry]:
     """Float32 all; the order of systems is 4."""
     for left, right, alpha in ((False, False, 1), (True, False, 0.5), (False, True, -2), (True, True, 1)):
         yield _product(left, right, alpha)
+    yield _parts("product with beta", {}, -2, (3, 4), (3, 5), (5, 4))
+    origins = {"leftMatrixOrigin": (1, 2), "rightMatrixOrigin": (1, 1), "resultMatrixOrigin": (2, 1)}
+    yield _parts("product from origins", origins, 0.25, (6, 7), (5, 8), (7, 6))
     wide = drawn((3, 7), "rows of soft-max", "wide")
     for kind in ("MPSMatrixSoftMax", "MPSMatrixLogSoftMax"):
         yield _case(f"rows by {kind}", kind, {}, (3, 7), wide)

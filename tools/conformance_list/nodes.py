@@ -15,11 +15,9 @@ from openmps.formats.archive.sources import StandIns
 from openmps.graph.nodes.catalog import make_kernel
 from samples.sample import Sample
 
-APART = {
-    "MPSCNNYOLOLossNode": "its labels are states that an encode is given",
-}
+APART: dict[str, str] = {}
 """Node classes that no case asks, and why."""
-ELSEWHERE = ("MPSCNNLossNode",)
+ELSEWHERE = ("MPSCNNLossNode", "MPSCNNYOLOLossNode")
 """Node classes that cases of training ask."""
 _PLACES = {"source": 0, "left_source": 0, "right_source": 1}
 _SHORT = ("filter_size", "stride", "dilation_rate")

@@ -57,6 +57,19 @@ def _case(
     }  # fmt: skip
 
 
+_SQUARES = Loss.MEAN_SQUARED_ERROR
+
+
+def _boxes(layer: Entry) -> Entry:
+    """A YOLO loss of two anchors and two classes behind a layer, over two images of 3 x 2 cells."""
+    kinds = _SQUARES, Loss.HUBER, Loss.SIGMOID_CROSS_ENTROPY, Loss.SOFT_MAX_CROSS_ENTROPY
+    descriptor = mps.MPSCNNYOLOLossDescriptor(*kinds, Reduction.SUM, [(1.0, 2.0), (0.5, 0.75)])
+    made = _case("a convolution, boxes", [layer], _SQUARES, Reduction.SUM, ((2, 2, 3, 3), (2, 2, 3, 14), (1, 1, 1)))
+    arguments = {"source": {"node": 0}, "lossDescriptor": described(descriptor)}
+    end = {"class": "MPSCNNYOLOLossNode", "arguments": arguments}
+    return {**made, "nodes": [layer, end], "classes": [layer["class"], end["class"]]}
+
+
 def _labels(name: str, loss: Loss, shape: Sequence[int]) -> Entry:
     if loss is not Loss.SOFT_MAX_CROSS_ENTROPY:
         return drawn(shape, f"{name} labels", "unit")
@@ -86,5 +99,6 @@ def training_cases() -> Iterator[Entry]:
     yield _case("two convolutions, ReLU and pooling between", deep, squares, Reduction.SUM,
                 ((2, 6, 8, 3), (2, 3, 4, 4), (1, 1, 1)))  # fmt: skip
     sums = {"class": "MPSNNAdditionNode", "arguments": {"leftSource": {"node": 0}, "rightSource": {"node": 1}}}
+    yield _boxes(_layer(source, 3, 14, "boxes", 1))
     residual = [_layer(source, 3, 4, "trunk"), _layer({"node": 0}, 4, 4, "branch"), sums]
     yield _case("a convolution that two nodes read", residual, squares, Reduction.SUM, (*wide[:2], (1, 1, 1)))

@@ -57,10 +57,11 @@ def _random(maker: Maker, entry: Mapping[str, Any]) -> tuple[Answer, list[Any]]:
 
 
 def _matrices(maker: Maker, entry: Mapping[str, Any]) -> tuple[Answer, list[Any]]:
-    """What a kernel over Float32 matrices writes."""
+    """What a kernel over Float32 matrices makes of a result's numbers, zeros unless said."""
     kernel = maker.object(entry["kernel"])
     sources = [names.MPSMatrix.from_numpy(maker.device, array_of(each)) for each in entry["sources"]]
-    result = names.MPSMatrix.from_numpy(maker.device, np.zeros(entry["matrix"], np.float32))
+    initial = array_of(entry["initial"]) if "initial" in entry else np.zeros(entry["matrix"], np.float32)
+    result = names.MPSMatrix.from_numpy(maker.device, initial)
     command_buffer = maker.device.new_command_queue().command_buffer()
     kernel.encode(command_buffer, *sources, result)
     command_buffer.commit()

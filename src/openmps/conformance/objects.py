@@ -113,6 +113,7 @@ _FORMS: Mapping[str, Callable[[Maker, Given], Any]] = {
     "gamma": Maker.normalization,
     "coordinate": _coordinate,
     "region": _region,
+    "origin": lambda _, given: names.MTLOrigin(*given["origin"]),
     "size": lambda _, given: names.MTLSize(*given["size"]),
     "part": _part,
     "uniform": _distribution,

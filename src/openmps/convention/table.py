@@ -175,7 +175,7 @@ _GRAPHS = (
     Convention(
         "reverse_offset", ("R10",), "Where does the offset of a transposed convolution go?",
         {"kernel_offset": "into kernelOffset, counted in the source with zeros between"},
-        ("MPSCNNConvolutionTranspose",), ("MPSNeuralNetworkTypes.h",), why_not=NOT_COMPUTED,
+        ("MPSCNNConvolutionTranspose",), ("MPSNeuralNetworkTypes.h",), why_not=NOT_DEFINED,
     ),
     Convention(
         "default_policies", ("R11",), "Which padding policy and edge mode has a fresh kernel?",
