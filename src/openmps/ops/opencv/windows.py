@@ -19,7 +19,7 @@ from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, bands
 _MOST_CHANNELS = 4
 _FOURIER = 11 * 11
 """Weights of a window above which sums are made by Fourier transforms, to which all of a picture contributes."""
-_MOST_TAPS = 75
+_MOST_TAPS = 55
 """Weights along an axis above which products with a matrix come sooner."""
 _EXACT = 1 << 15
 """Weights of a mean up to which its float32 numbers round as the quotient does: none is nearer to a half than that."""
