@@ -229,6 +229,11 @@ def test_an_onnx_model_in_the_place_of_an_archive(tmp_path: Path, capsys) -> Non
     for command in (("run", path), ("lint", path), ("export", "--swift", path, tmp_path / "Net")):
         err = _refused(capsys, *command)
         assert f"must be an archive, got an ONNX model. Convert it first: openmps convert {path} model.mps" in err
+    package = tmp_path / "net.mlpackage"
+    package.mkdir()
+    for command in (("run", package), ("lint", package), ("quantize", package, tmp_path / "small.mps")):
+        err = _refused(capsys, *command)
+        assert f"must be an archive, got a Core ML model. Convert it first: openmps convert {package} net.mps" in err
 
 
 # --- files that are there ---------------------------------------------------------------------------------------------

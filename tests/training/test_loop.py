@@ -264,6 +264,15 @@ def test_weights_that_the_last_update_broke_are_not_saved(tmp_path, monkeypatch)
     assert np.isfinite(_weights(RunFolder.open(tmp_path / "run"))["fc2.weights"]).all()
 
 
+def test_a_network_that_comes_with_a_weight_that_is_no_number_is_not_blamed_on_the_learning_rate(tmp_path, monkeypatch):
+    arrays = session.Network.arrays
+    monkeypatch.setattr(session.Network, "arrays", lambda self: {**arrays(self), "fc2.biases": np.full(4, np.nan)})
+    with pytest.raises(
+        MPSNonFiniteError, match=r"fc2\.biases must be finite, got nan at \[0\]\. The network came with it"
+    ):
+        _train(tmp_path)
+
+
 def test_weights_are_saved_before_the_first_and_after_every_epoch(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(RunFolder, "save_weights", lambda self, arrays: saved.append(arrays["fc2.weights"].copy()))

@@ -375,7 +375,7 @@ class Session:
             return
         for label, state in checkpoint.parts.items():
             found = {f"{label}.{name}": state[name] for name in _NUMBERS if name in state}
-            _check_finite(found)
+            _check_finite(found, self._iteration)
         self._run.checkpoints.save(checkpoint, keep=self._options.checkpoints_kept)
         self._saved = time.perf_counter()
         self._save_seconds = self._saved - began
@@ -463,7 +463,7 @@ class Session:
     def _save(self, *, keeps: bool = True) -> None:
         """Write the weights into the run, if it keeps them, and show TensorBoard how they are spread."""
         arrays = self._arrays()
-        _check_finite(arrays)
+        _check_finite(arrays, self._iteration)
         if keeps:
             self._run.save_weights(arrays)
         if self._events is not None:
@@ -484,10 +484,11 @@ class Session:
             self._notes.append(f"pictures are missing: {error}")
 
 
-def _check_finite(arrays: Mapping[str, NDArray[np.float32]]) -> None:
+def _check_finite(arrays: Mapping[str, NDArray[np.float32]], steps: int) -> None:
+    """Raise where a number is none, after so many steps."""
     for name, values in arrays.items():
         if not np.isfinite(values).all():
             place = [int(index) for index in np.argwhere(~np.isfinite(values))[0]]
             got = f"{values[tuple(place)]} at {place}"
-            remedy = "An update made it so: lower the learning rate"
+            remedy = "An update made it so: lower the learning rate" if steps else "The network came with it"
             raise MPSNonFiniteError(f"layer {name.partition('.')[0]!r}", name, "must be finite", got, remedy)
