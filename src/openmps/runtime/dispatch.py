@@ -106,13 +106,11 @@ class Dispatch(Writer):
 
     def __call__(self) -> None:
         """Run the function. On the queue's thread, in the order of the command buffer."""
-        values = self.values()
-        self.hand_out(self.function.run(values, self._room(values)))
+        values, function = self.values(), self.function
+        self.hand_out(function.run(values, None if function.on_cpu is None else self._room(values)))
 
     def _room(self, values: list[object]) -> Tensor | None:
         """The memory of the one output where a form on the CPU may write to it: it holds no input."""
-        if self.function.on_cpu is None:
-            return None
         room = self.output_bindings[0].room()
         if room is None or any(isinstance(each, Tensor) and _meet(each, room) for each in values):
             return None
