@@ -43,7 +43,8 @@ noise from -1 to 1. MLX, Core AI and ONNX run by their runtimes; of Core ML, whi
 converted in again and run by openmps. Where networks end in a softmax, the results before it count, too.
 
 In float16 most of the error is that of rounding the weights, which no format can avoid: *beside rounded* is the error
-beside ONNX Runtime running the network with its numbers rounded to float16.
+beside ONNX Runtime running the network with its arrays rounded to float16. Single numbers of operations, as the slope
+of a hard sigmoid, are rounded in the package alone.
 """
 
 
@@ -93,6 +94,10 @@ def page(found: Sequence[Row]) -> str:
             if outcome.get("rounded") is not None:
                 cells.append(f"{outcome['rounded']:.1e}")
         lines.append(f"| {' | '.join(cells)} |")
+    beyond = [
+        f"{row['work']} ({way})" for row in found for way, each in row["ways"].items() if not each.get("is_good", False)
+    ]
+    lines.append(f"\nBeyond 1e-4, and 1e-2 in float16: {', '.join(beyond) or 'none'}.")
     versions = found[-1]["runtimes"] if found else {}
     lines.append(f"\n{', '.join(f'{name} {version}' for name, version in versions.items())}, {len(found)} networks.\n")
     return "\n".join(lines)

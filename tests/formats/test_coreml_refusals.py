@@ -135,6 +135,7 @@ def test_damaged_packages_say_what_is_wrong(message: Any, weights: bytes | None,
     ("{", "names no model"), ("[]", "names no model"),
     ('{"rootModelIdentifier": "a", "itemInfoEntries": {"a": {"path": "../../out.mlmodel"}}}', "outside of Data"),
     ('{"rootModelIdentifier": "a", "itemInfoEntries": {"a": {"path": 7}}}', "outside of Data"),
+    (r'{"rootModelIdentifier": "a", "itemInfoEntries": {"a": {"path": "\ud800"}}}', "outside of Data"),
     ('{"rootModelIdentifier": "a", "itemInfoEntries": {"a": {"path": "none"}}}', "must be a file, got nothing there"),
 ])  # fmt: skip
 def test_a_manifest_that_names_no_model(manifest: str, rule: str, tmp_path: Path) -> None:

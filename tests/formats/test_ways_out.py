@@ -45,5 +45,8 @@ def test_a_source_that_ends_before_its_result_is_not_written(way: str, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_there_are_forty() -> None:
+def test_there_are_forty_and_the_page_is_that_of_the_results() -> None:
+    from bench import forty_networks
+
     assert len(NETWORKS) == 40
+    assert forty_networks.PAGE.read_text() == forty_networks.page(forty_networks.rows())

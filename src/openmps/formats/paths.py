@@ -81,6 +81,10 @@ def is_same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
 
 def beneath(folder: str | os.PathLike[str], location: str) -> Path | None:
     """The path of a relative name within a folder, links followed; None where it leads out of it, or names nothing."""
+    try:
+        os.fsencode(location)
+    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can hold
+        return None
     if not location or "\0" in location or os.path.isabs(location) or "\\" in location:
         return None
     root = os.path.realpath(folder)
