@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from openmps.ops.matrix.fused_steps import fused_forward, fused_gradients
 from openmps.ops.matrix.recurrent_cells import Neurons, Parameters, RecurrentCell, State, forward, project
 from openmps.ops.matrix.recurrent_gradients import Steps, gradients
 from openmps.ops.matrix.recurrent_library import library_lstm
@@ -118,6 +117,8 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
                 outputs, (hidden, memory) = library
                 return outputs, hidden[None], _stacked([memory]), None, None, None, None
         gates = project(x, given, self.cell.gates)
+        from openmps.ops.matrix.fused_steps import fused_forward  # programs that only name layers need none of it
+
         how = self.cell, gates, self.rows, state, given
         run = fused_forward(*how, backward=self.runs_backward) or forward(*how, backward=self.runs_backward)
         behind = run.behind if self.keeps_all else run.behind[-1:]
@@ -164,6 +165,8 @@ class RecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=3):
         assert gates is not None
         assert h0 is not None
         state = _state(hidden, memory, gradient, self.cell, self.rows[0], self.size)
+        from openmps.ops.matrix.fused_steps import fused_gradients
+
         how = self.cell, gradient, self.rows, Steps(gates, h0, c0, c1), state, Parameters(*rest)
         made, before = fused_gradients(*how) or gradients(*how)
         before = before if self.keeps_all else before[:1]
