@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import numpy as np
@@ -141,3 +142,43 @@ def test_the_first_process_alone_calls_the_function():
     assert own_networks.calls == []
     with network_file(None, "tiny", data, 0) as name:
         assert name == "tiny"
+
+
+class _Twice(torch.nn.Module):
+    """A convolution that is called twice, and another one with its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.again, self.tied = torch.nn.Conv2d(1, 1, 3, padding=1), torch.nn.Conv2d(1, 1, 3, padding=1)
+        self.tied.weight, self.head = self.again.weight, torch.nn.Linear(64, 2)
+
+    def forward(self, x):
+        return self.head(self.again(self.again(x)).flatten(1))
+
+
+@pytest.mark.filterwarnings("ignore:_Twice. again, tied")  # where the second one is looked for
+def test_what_a_file_does_not_say_of_a_module_is_said(tmp_path):
+    """That layers are frozen, or share their numbers: training gives other ones than PyTorch's, then."""
+    module = _Twice()
+    with pytest.warns(
+        mps.MPSTrainingWarning, match=r"^_Twice: again, tied: used more than once, .* numbers of its own"
+    ):
+        save_torch_module(module, tmp_path / "twice.onnx", height=np.int64(8), width=8, channels=1)
+    assert module.training
+    assert not module.again._forward_hooks
+    module.head.requires_grad_(False)
+    with pytest.warns(mps.MPSTrainingWarning, match="^_Twice: head: frozen, which an ONNX file does not say"):
+        save_torch_module(module, tmp_path / "twice.onnx", height=8, width=8, channels=1)
+
+
+def test_a_module_for_another_size_is_refused_in_words_alone(tmp_path):
+    """torch.export logs the traceback of what it meets."""
+    log, heard = logging.getLogger("torch._subclasses.fake_tensor"), []
+    handler = logging.Handler()
+    handler.emit = heard.append
+    log.addHandler(handler)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    with pytest.raises(mps.MPSOperatorError, match="torch.export cannot trace it"):
+        save_torch_module(module, tmp_path / "small.onnx", height=9, width=8, channels=1)
+    log.removeHandler(handler)
+    assert (heard, log.disabled) == ([], False)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import operator
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -87,12 +90,25 @@ def _program(module: torch.nn.Module, examples: tuple[Tensor, ...]) -> Any:
         # A batch of one would be taken for a length that never changes.
         pairs = tuple(torch.cat([each, each]) if len(each) == 1 else each for each in examples)
         auto = torch.export.Dim.AUTO  # pyright: ignore[reportAttributeAccessIssue]
-        with evaluation_mode(module):
+        with evaluation_mode(module), _unlogged():
             return torch.export.export(module, pairs, dynamic_shapes=tuple({0: auto} for _ in pairs))
     except Exception as error:  # of whatever the module does
         why = f"torch.export cannot trace it ({type(error).__name__}: {str(error)[:200]})"
         problem = {"node": type(module).__name__, "operator": "module", "why": why, "remedy": ""}
         raise MPSOperatorError(WHO, "module", [problem]) from error
+
+
+@contextmanager
+def _unlogged() -> Generator[None]:
+    """Without what ``torch.export`` writes of its own: a failure's traceback, attributes that layers set meanwhile."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was, log.disabled = log.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The tensor attribute")
+            yield
+    finally:
+        log.disabled = was
 
 
 class _Traced:
