@@ -50,8 +50,11 @@ def _layers(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 def _frozen(module: torch.nn.Module) -> list[str]:
     """The layers whose numbers PyTorch would not train."""
-    layers = _layers(module)
-    return [name for name, each in layers.items() if not all(own.requires_grad for own in each.parameters())]
+    found: list[str] = []
+    for name, layer in _layers(module).items():
+        if not all(own.requires_grad for own in layer.parameters()):
+            found.append(name)
+    return found
 
 
 def _shared(module: torch.nn.Module, example: torch.Tensor) -> list[str]:
