@@ -42,9 +42,9 @@ of the rounded numbers. Core AI's loader shows no large array: its file is searc
 noise from -1 to 1. MLX, Core AI and ONNX run by their runtimes; of Core ML, which runs on a Mac alone, the package is
 converted in again and run by openmps. Where networks end in a softmax, the results before it count, too.
 
-In float16 most of the error is that of rounding the weights, which no format can avoid: *beside rounded* is the error
-beside ONNX Runtime running the network with its arrays rounded to float16. Single numbers of operations, as the slope
-of a hard sigmoid, are rounded in the package alone.
+In float16 most of the error of most networks is that of rounding the weights: *beside rounded* is the error beside
+ONNX Runtime running the network with its arrays rounded to float16. Single numbers of operations, as the slope of a hard
+sigmoid, are rounded in the package alone.
 """
 
 
