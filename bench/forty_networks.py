@@ -43,8 +43,8 @@ noise from -1 to 1. MLX, Core AI and ONNX run by their runtimes; of Core ML, whi
 converted in again and run by openmps. Where networks end in a softmax, the results before it count, too.
 
 In float16 most of the error of most networks is that of rounding the weights: *beside rounded* is the error beside
-ONNX Runtime running the network with its arrays rounded to float16. Single numbers of operations, as the slope of a hard
-sigmoid, are rounded in the package alone.
+ONNX Runtime running the network with its arrays rounded to float16. Single numbers of operations, as the slope of a
+hard sigmoid, are rounded in the package alone.
 """
 
 
