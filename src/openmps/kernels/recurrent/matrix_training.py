@@ -179,8 +179,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         Raises:
             MPSArgumentError: Lists have other lengths, training states are of other rows, or a matrix is too small.
         """
-        who = self.name
-        check_command_buffer(who, command_buffer, self._device)
+        check_command_buffer(who := self.name, command_buffer, self._device)
         count = len(listed(who, "forward_sources", forward_sources, "MPSMatrix"))
         states, runs, rows = self._training_states(command_buffer, training_states, count)
         lists = [
@@ -195,7 +194,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         ]
         sums = [] if weight_gradients is None else self._listed("weight_gradients", weight_gradients)
         given = recurrent_input_state, recurrent_output_states
-        state, made = self._states(command_buffer, rows, *given, "recurrent_output_states")
+        state, made = self._states(command_buffer, rows, *given, _OUTPUT_STATES)
         asked = _Asked(
             rows, state is not None, len(made), False, True, len(found) > 2, bool(sums),
             tuple([_Run(record.by, first, last) for record, first, last in runs]),
