@@ -62,8 +62,8 @@ def tell(what: str, work: Callable[[], Any]) -> None:
         print(f"{what}|{type(error).__name__}|{error}|{time.monotonic() - began:.1f}", flush=True)
 
 
-def run_of(group: Group, folder: Path, split: DataSplit) -> RunFolder:
-    description = describe_run(split, OPTIONS)
+def run_of(group: Group, folder: Path, split: DataSplit, options: TrainingOptions = OPTIONS) -> RunFolder:
+    description = describe_run(split, options)
     if group.rank:
         return FollowedRun(folder / "run", description)
     return RunFolder.create(folder, description, name="run")
@@ -81,7 +81,7 @@ def differences(folder: Path) -> None:
     run = run_of(group, folder, split)
     tell("data", lambda: train(data(rank), run, OPTIONS, CPU, processes=group))
     odd = TrainingOptions(epochs=4, batch_size=9, network="tiny")
-    tell("batch", lambda: train(split, run, odd, CPU, processes=group))
+    tell("batch", lambda: train(split, run_of(group, folder / "odd", split, odd), odd, CPU, processes=group))
 
     def load() -> None:
         if rank:
@@ -138,7 +138,7 @@ def train_with_shares(group: Group, folder: Path, split: DataSplit) -> None:
     session._CHECKPOINT_SECONDS, session._CHECKPOINT_SHARE = 0, 1e9
     found: list[dict[int, bytes]] = []
     for shares in (True, False):
-        run = run_of(group, folder / f"shares {shares}", split)
+        run = run_of(group, folder / f"shares {shares}", split, options)
         train(split, run, options, CPU, processes=group, shards_optimizer_state=shares)
         checkpoints = {step: run.checkpoints.load(step) for step in run.checkpoints.steps()}
         found.append({step: without_clock(each).to_bytes() for step, each in checkpoints.items()})

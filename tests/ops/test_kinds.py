@@ -21,7 +21,7 @@ def _pointwise(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Op
     found: list[tuple[Op, list[Any]]] = []
     own = Function.run
 
-    def run(function: Function, values: list[Any]) -> list[Any]:
+    def run(function: Function, values: list[Any], room: Tensor | None = None) -> list[Any]:
         def perform(action: Any, operands: list[Any]) -> Any:
             if action.op.kind is Kind.POINTWISE and action.op.results == 1:
                 found.append((action.op, [each.clone() if isinstance(each, Tensor) else each for each in operands]))

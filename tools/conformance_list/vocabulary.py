@@ -28,6 +28,7 @@ ENTRY: Mapping[str, str] = {
     "format": "the graph's image format; a source's",
     "object": "what is made",
     "matrix": "[rows, columns] of the matrix that is written, of zeros before",
+    "initial": "an array: what stands in that matrix before, instead of zeros",
     "dataType": "that of a row's elements",
     "columns": "numbers of columns",
     "read": "`result`, `gradients`, `loss`, `matrix`: arrays; `gradientForWeights`, `gradientForBiases`, "
@@ -48,6 +49,7 @@ VALUES: Mapping[str, str] = {
     "padding": "a policy: its method, or the selector of a preset",
     "coordinate": "MPSImageCoordinate: [x, y, channel]",
     "size": "MTLSize: [width, height, depth]",
+    "origin": "MTLOrigin: [x, y, z]",
     "region": "MTLRegion: [x, y, z, width, height, depth]; -1 stands for all bits",
     "part": "MPSRegion in parts of the image: [x, y, width, height]",
     "uniform": "a distribution of random numbers: [minimum, maximum]",
