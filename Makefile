@@ -17,7 +17,7 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
          $(wildcard tests/sweeps/)
 
-.PHONY: setup demo test processors check check-types check-rest format docs docs-serve pages fuzz faults calls bench cut release clean
+.PHONY: setup demo test processors check check-types check-docs check-rest format docs docs-serve pages fuzz faults calls bench cut release clean
 
 setup: $(READY)
 
@@ -45,19 +45,21 @@ test: setup
 processors: setup
 	$(BIN)/python tools/processors.py --workers $(WORKERS) --write bench/results/processors.jsonl
 
-# Types are half of it, and are checked beside the rest.
+# Types and the examples of the documentation are most of it: each is checked beside the rest.
 check: setup
-	$(MAKE) --no-print-directory -j2 check-types check-rest
+	$(MAKE) --no-print-directory -j3 check-types check-docs check-rest
 
 check-types: setup
 	$(BIN)/basedpyright --level error
+
+check-docs: setup
+	$(BIN)/python tools/run_doc_examples.py
 
 check-rest: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/test_project.py
-	$(BIN)/python tools/run_doc_examples.py
 	$(BIN)/python tools/check_doc_types.py
 
 # What `check` would refuse and a tool can mend.
