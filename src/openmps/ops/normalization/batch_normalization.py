@@ -90,15 +90,14 @@ def _plain_moments(x: Tensor) -> Moments | None:
 def pixel_sums(x: Tensor) -> Tensor:
     """The sum of each channel's pixels.
 
-    Of images with their channels beside each other the engine gives a thread some channels of every pixel, from which
-    two threads gain a third, and 16 no more. Large ones are summed in so many parts: each thread has pixels of its own,
-    and what comes out does not depend on how many threads there are.
+    Of images with their channels beside each other the engine gives a thread some channels of every pixel, so that 16
+    threads are worth about two. Large ones are summed in so many parts: each thread has pixels of its own, and what
+    comes out does not depend on how many threads there are.
     """
     channels = x.shape[1]
     rows = x.numel() // channels if x.numel() else 0
-    if rows % _PARTS or rows < _ROWS * _PARTS or x.numel() < _NUMBERS:
-        return x.sum(_PIXELS)
-    if not x.is_contiguous(memory_format=torch.channels_last):
+    is_large = rows >= _ROWS * _PARTS and x.numel() >= _NUMBERS
+    if not is_large or rows % _PARTS or not x.is_contiguous(memory_format=torch.channels_last):
         return x.sum(_PIXELS)
     return x.permute(0, 2, 3, 1).reshape(_PARTS, rows // _PARTS, channels).sum(1).sum(0)
 
