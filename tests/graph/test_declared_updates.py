@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import openmps as mps
+from openmps.graph.compile.declared_updates import _Updates
 from openmps.graph.run.training_step import TrainingStep
+from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.step_trace import StepTrace
 from openmps.training import Muon
 from pairs import pairs
@@ -200,6 +202,28 @@ def test_images_of_float16_and_checks_of_results(kind: str, replays: bool, stops
     for training in pair:
         for count in (4, 4, 4, 2, 4, 2):
             training.step(count)
+    _equal(pair, device)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_that_is_made_while_updates_are_traced(
+    kind: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a step of another program that runs meanwhile: what was asked before that is still the same memory."""
+    traced = _Updates._traced
+
+    def made_behind(self: _Updates, dispatch: Dispatch) -> Any:
+        found = traced(self, dispatch)
+        for memory in (memory for bound in dispatch.inputs for memory in bound.memories()):
+            if isinstance(memory, mps.MTLBuffer):
+                memory.contents()
+        return found
+
+    monkeypatch.setattr(_Updates, "_traced", made_behind)
+    pair = _pair(device, kind, OPTIMIZERS["adam"])
+    for training in pair:
+        for _ in range(STEPS):
+            training.step()
     _equal(pair, device)
 
 

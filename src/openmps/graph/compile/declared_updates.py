@@ -223,14 +223,17 @@ def as_update(label: str, work: Work) -> Dispatch:
 
 
 def _memory_of(bound: Binding | None) -> frozenset[Hashable]:
-    """The memory that a binding sees, as what works touch is compared by."""
+    """The memory that a binding sees, as what works touch is compared by.
+
+    The memory itself besides its storage: a step that runs meanwhile may make the storage of what was asked before.
+    """
     if bound is None or isinstance(bound, Number | StepNumber):
         return frozenset()
     if isinstance(bound, Dependents):
         return frozenset({_EVERYTHING})
     identity = bound.identity()
-    storages = frozenset[Hashable]() if identity is None else frozenset[Hashable](identity.storages())
-    return storages or frozenset(map(id, bound.memories()))
+    storages = frozenset[int]() if identity is None else identity.storages()
+    return storages.union(map(id, bound.memories()))
 
 
 def _ranks(works: Sequence[_Traced]) -> list[int]:
