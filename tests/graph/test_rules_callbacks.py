@@ -180,8 +180,9 @@ def test_7_normalizations_are_copied_and_archived(bench: Bench, kind: str) -> No
     source.scale = source.scale * 2
     graph.reload_from_data_sources()
     assert_close(encoded(bench, graph, values), 2 * before, 1e-6)
-    for twin in twins:
-        np.testing.assert_array_equal(encoded(bench, twin, values), before)
+    np.testing.assert_array_equal(encoded(bench, twins[0], values), before)
+    with pytest.warns(mps.MPSTrainingWarning, match="given newer weights"):  # a copy shares the data source
+        np.testing.assert_array_equal(encoded(bench, twins[1], values), before)
 
 
 def test_7_a_users_subclass_comes_back_as_the_frameworks_class(bench: Bench) -> None:

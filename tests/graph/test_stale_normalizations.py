@@ -155,6 +155,21 @@ KERNELS = {
 
 
 @every_kind
+def test_numbers_that_come_again_on_the_device_are_no_news(kind: str, device: torch.device) -> None:
+    """A graph that takes the numbers that the data source gives leaves no other behind; one number more does."""
+    scene = Scene(device, kind)
+    assert scene.encode(scene.inference) == []
+    rows = [scene.source.rows[name] for name in ("gamma", "beta")]
+    for more, count in ((0.0, 0), (0.5, 1)):
+        buffers = [scene.bench.device.new_buffer(data=row + np.float32(more)) for row in rows]
+        command_buffer = scene.bench.command_buffer()
+        state = mps.MPSCNNNormalizationGammaAndBetaState(*buffers)
+        scene.training.kernels[scene.forward].reload_gamma_and_beta(command_buffer, state)
+        finish(command_buffer)
+        assert len(scene.encode(scene.inference)) == count
+
+
+@every_kind
 def test_kernels_by_themselves(kind: str, device: torch.device) -> None:
     """Two over one data source, of which one is reloaded: from the source, and from a state."""
     bench, source = Bench.on(device), Source()
@@ -187,7 +202,9 @@ def test_kernels_by_themselves(kind: str, device: torch.device) -> None:
         kernel.reload_gamma_and_beta(command_buffer, state)
     finish(command_buffer)
     assert (encode(first), encode(second)) == ([], [])
-    second.reload_gamma_and_beta(bench.command_buffer(), mps.MPSCNNNormalizationGammaAndBetaState(*reversed(rows)))
+    command_buffer = bench.command_buffer()
+    second.reload_gamma_and_beta(command_buffer, mps.MPSCNNNormalizationGammaAndBetaState(*reversed(rows)))
+    finish(command_buffer)
     assert len(encode(first)) == 1
 
 

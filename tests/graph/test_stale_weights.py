@@ -160,6 +160,34 @@ def test_kernels_and_graphs_know_of_each_other(device: torch.device) -> None:
     assert message.startswith(f"{NAMES[2]}: another graph or kernel")
 
 
+@pytest.mark.parametrize("is_ours", [True, False], ids=["the library's", "on the device"])
+def test_steps_that_change_no_number_leave_no_graph_behind(is_ours: bool, device: torch.device) -> None:
+    """At rate 0; the first step that changes something is warned of, committed or not."""
+    optimizers: list[Any] = []
+
+    def resting(device: Any) -> Any:
+        optimizers.append(MPSNNOptimizerStochasticGradientDescent(device, 0.0))
+        return optimizers[-1]
+
+    scene = Scene(device, trainable(resting) if is_ours else DeviceSgd.of)
+    for source in scene.network.sources.values():
+        source.rate = 0.0  # of those that make an optimizer for each step
+    for _ in range(2):
+        assert all("did not move in 2 encodes" in each for each in scene.train())
+        assert scene.predict(encodes=2) == [] == scene.inference.stale_weights()
+    for each in optimizers:
+        each.set_learning_rate(0.25)
+    for source in scene.network.sources.values():
+        source.rate = 0.25
+    images, targets = scene.network.batch(np.random.default_rng(0), 2)
+    command_buffer = scene.bench.command_buffer()
+    scene.training.encode_batch(command_buffer, [scene.bench.batch(images)], [labels(scene.bench, targets)])
+    (message,) = scene.predict(encodes=2)
+    assert message.startswith(f"{', '.join(NAMES)}: another graph")
+    finish(command_buffer)
+    assert scene.inference.stale_weights() == NAMES
+
+
 def test_a_copy_of_a_graph_has_weights_of_its_own(device: torch.device) -> None:
     """Over the same data sources where these offer no copies; it starts with the numbers of its original."""
     scene = Scene(device, HostSgd.of, CPU)

@@ -269,11 +269,27 @@ def test_updates_on_the_device(temporary: bool, device: torch.device) -> None:
         finish(command_buffer)
         assert pair.versions == (step + 2, step + 2)
         assert pair.encode() == []
-    pair.reload(pair.forward, state=kept)
+    other = pair.filled(3)
+    pair.reload(pair.forward, state=other)
     (message,) = pair.encode()
     assert "holds version 4 of the weights, older than version 5" in message
-    pair.reload(pair.gradient, state=kept)
+    pair.reload(pair.gradient, state=other)
     assert pair.encode() == []
+
+
+def test_a_state_with_the_same_numbers_is_no_change(device: torch.device) -> None:
+    """Also of a folded batch normalization's, which no state has."""
+    descriptor = MPSCNNConvolutionDescriptor(2, 2, 1, 1)
+    descriptor.set_batch_normalization_parameters_for_inference([1.0], [4.0], [2.0], [0.5], 0.0)
+    folded = ArraySource(descriptor, np.full(4, 7.0, np.float32), np.zeros(1, np.float32))
+    plain = ArraySource(MPSCNNConvolutionDescriptor(2, 2, 1, 1), np.full(4, 7.0, np.float32), np.zeros(1, np.float32))
+    for source in (plain, folded):
+        pair = Pair(device, source=source)
+        pair.encode()
+        pair.reload(pair.forward, state=pair.filled(7))
+        assert (pair.encode(), pair.versions) == ([], (2, 2))
+        pair.reload(pair.forward, state=pair.filled(8))
+        assert len(pair.encode()) == 1
 
 
 def test_the_gradient_of_an_earlier_forward_encode(device: torch.device) -> None:

@@ -1,6 +1,7 @@
 """Which kernels of one data source hold its newest weights: counted when they are read and reloaded.
 
-The numbers themselves are compared only by `holds_stale_weights`: what is here costs an encode two integers, and never
+What is here costs an encode two integers. The numbers themselves are compared by `holds_stale_weights`, and where an
+encode would warn otherwise: versions that came about on the device may be equal, as after a step of rate 0. Only that
 waits for a device.
 """
 
@@ -14,8 +15,10 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.errors import MPSTrainingWarning, MPSTypeError
+from openmps.errors import MPSTrainingWarning, MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.device import MTLBuffer
+from openmps.metal.pending import wait_until_written
+from openmps.runtime.binding import Binding
 
 Fingerprint = tuple[int, ...]
 """Sums over the bits of some arrays: other numbers have, but for bad luck, another one."""
@@ -54,6 +57,8 @@ class Lineage:
         self.latest = 1
         self.origin: Callable[[], MTLBuffer | None] | None = None
         """The buffer that the latest version came from; None where it came from the data source."""
+        self.newest: Callable[[], Held | None] = lambda: None
+        """Who was the first to hold the latest version, if it is still there and was made on the device."""
         self._read: Fingerprint | None = None
         self._read_version = 1
 
@@ -95,6 +100,7 @@ class Lineage:
         # In this order: completed handlers reload while another thread asks whether it is behind.
         held.version = self.latest + 1
         self.latest += 1
+        self.newest = weakref.ref(held)
         if given is not None:
             self.came(given)
         self.origin = None if origin is None else weakref.ref(origin)
@@ -109,7 +115,10 @@ _of_unreferable: weakref.WeakValueDictionary[tuple[int, str], Lineage] = weakref
 class Held:
     """The version that one kernel, or the kernels of one graph, hold."""
 
-    __slots__ = ("_fingerprint", "_is_new", "has_warned", "lineage", "version")
+    __slots__ = ("__weakref__", "_fingerprint", "_is_new", "has_warned", "lineage", "memory", "version")
+
+    memory: Callable[[], Callable[[], Sequence[Binding]] | None]
+    """A weak reference to the method that gives the numbers as they are in memory, in the order of a fingerprint."""
 
     def __init__(self, lineage: Lineage, given: Fingerprint) -> None:
         self.lineage = lineage
@@ -138,9 +147,34 @@ class Held:
         """Whether another kernel was given newer weights of the same data source."""
         return self.version < self.lineage.latest
 
+    def holds_newest(self) -> bool:
+        """Whether the numbers are those of the newest version; equal ones count as that version from now on.
+
+        Waits for committed work that writes them. False where work that is not committed writes them, and where the
+        kernel that they were made for is gone: they may differ.
+        """
+        latest, newest = self.lineage.latest, self.lineage.newest()
+        if self.is_stale:
+            given = self.lineage.fingerprint or (newest and newest._in_memory())
+            if given is None or given != self._in_memory():
+                return False
+            self.version = latest
+        return True
+
+    def _in_memory(self) -> Fingerprint | None:
+        """The fingerprint of the numbers as they are in memory; None where work that is not committed writes them."""
+        read = self.memory()
+        rows: Sequence[Any] = () if read is None else read()
+        try:
+            wait_until_written("weights", "warning", [region for row in rows for region in row.regions()])
+        except (MTLCommandBufferError, MTLExecutionError):
+            return None
+        return fingerprint(*(row.value().cpu().numpy() for row in rows)) or None
+
     def warn(self, who: str) -> None:
         """Warn of an encode with old numbers, unless the encode before was one."""
-        had_warned, self.has_warned = self.has_warned, self.is_stale
+        had_warned = self.has_warned
+        self.has_warned = self.is_stale and (had_warned or not self.holds_newest())
         if self.has_warned and not had_warned:
             warnings.warn(self.stale_message(who), MPSTrainingWarning, stacklevel=3)
 

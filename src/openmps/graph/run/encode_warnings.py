@@ -42,29 +42,33 @@ class StaleWeights:
         self._has_warned = False
 
     def warn(self) -> None:
-        """Name the kernels whose data source has newer numbers, at the first encode that uses the old ones."""
+        """Name the kernels whose data source has newer numbers, at the first encode that uses the old ones.
+
+        Where their versions are older, once the numbers are compared.
+        """
         for held in self._owners:
             if held.version < held.lineage.latest:
                 break
         else:
             self._has_warned = False
             return
-        if not self._has_warned:
-            self._has_warned = True
-            warnings.warn(self._message(), MPSTrainingWarning, stacklevel=2)
-
-    def _message(self) -> str:
-        names = dict.fromkeys(kernel.name for held, kernel in self._owners.items() if held.is_stale)
-        return (
+        if self._has_warned:
+            return
+        names = dict.fromkeys(kernel.name for held, kernel in self._owners.items() if not held.holds_newest())
+        if not names:
+            return
+        self._has_warned = True
+        message = (
             f"{', '.join(names)}: another graph or kernel of the same data source was given newer weights: call "
             "reload_from_data_sources() before the encode, with a data source that brings the new weights; where the "
             "old ones are meant, give this graph a data source of its own"
         )
+        warnings.warn(message, MPSTrainingWarning, stacklevel=2)
 
     def names(self) -> list[str]:
         """The kernels that hold other numbers than their data sources give now, or older ones than another kernel."""
         kernels = {id(kernel): kernel for kernel in self._owners.values()}
-        behind = {id(kernel) for held, kernel in self._owners.items() if held.is_stale}
+        behind = {id(kernel) for held, kernel in self._owners.items() if not held.holds_newest()}
         return [each.name for key, each in kernels.items() if key in behind or each.holds_stale_weights()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from weakref import WeakMethod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,7 @@ class HeldPair:
     def __init__(self, buffers: Pair, held: Held) -> None:
         self.buffers = buffers
         self.held = held
+        held.memory = WeakMethod(self.numbers)
         self.version = Version()
         """Another one where the numbers are in other buffers."""
         self.dependents = Dependents()
@@ -69,6 +71,10 @@ class HeldPair:
         self.dependents = self.dependents.replaced()
         self.version.advance()
 
+    def numbers(self) -> list[Numbers]:
+        """Where the numbers are in memory."""
+        return [*map(Numbers, self.buffers)]
+
     def equal(self, rows: Rows) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
         return all(np.array_equal(mine, given) for mine, given in zip(self.buffers.rows(), rows, strict=True))
@@ -77,7 +83,7 @@ class HeldPair:
         """Record that the first numbers of a state are taken, which was checked and is read by this."""
         given = [buffer for buffer in map(state.resource_at_index, range(2)) if isinstance(buffer, MTLBuffer)]
         channels = self.buffers.first.length // 4
-        places = (*map(Numbers, self.buffers), *(Numbers(buffer, 0, channels) for buffer in given))
+        places = (*self.numbers(), *(Numbers(buffer, 0, channels) for buffer in given))
         record_op(command_buffer, f"{who} reload", Overwrite(), places)
         depends_on(command_buffer, self.version)
         at_each_step(command_buffer, self.held.take, given[0])

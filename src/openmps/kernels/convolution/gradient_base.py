@@ -152,6 +152,9 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
         store(state, "pending", state.pending - plan.images)
         held, theirs = (self._weights or self.parameters).held, state.weights_version
         if theirs != held.version or self._has_warned:
+            is_newer = theirs is not None and theirs > held.version
+            if is_newer and not self._has_warned:
+                held.holds_newest()  # Where the numbers are equal, they are of that version from now on.
             is_other = theirs not in (None, held.version)
             is_same_source = held.lineage is state.kernel.parameters.held.lineage
             if not is_other or is_same_source:

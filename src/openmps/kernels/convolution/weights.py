@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor
@@ -131,6 +132,7 @@ class ConvolutionWeights:
         self.device = device
         self.held = HeldVersion(Lineage.of(source, PART), _fingerprint(loaded))
         """Which version of the data source's weights these are."""
+        self.held.memory = WeakMethod(self.numbers)
         self.descriptor: MPSCNNConvolutionDescriptor = loaded.descriptor
         self.shape = loaded.descriptor.weight_shape()
         outputs, rows, columns, inputs = self.shape
@@ -189,6 +191,7 @@ class ConvolutionWeights:
         weights = self._raw_weights().cpu().numpy()
         twin = ConvolutionWeights(device, LoadedWeights(self.descriptor.copy(), weights, biases, self.precision))
         twin.held = self.held.copied(source)
+        twin.held.memory = WeakMethod(twin.numbers)
         return twin
 
     def reload(
@@ -217,6 +220,11 @@ class ConvolutionWeights:
         biases = None if loaded.biases is None else torch.from_numpy(loaded.biases)
         self._prepare(torch.from_numpy(loaded.weights).view(-1), biases)
         self.dependents.contents.advance()
+
+    def numbers(self) -> list[Binding]:
+        """Where the numbers that the data source gave are in memory."""
+        buffers = [each for each in (self.weights_buffer, self.biases_buffer) if each is not None]
+        return [*map(Numbers, buffers), *map(HeldTensor, self._fold or ())]
 
     def equal(self, loaded: LoadedWeights) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""

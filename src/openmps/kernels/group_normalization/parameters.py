@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import numpy as np
 import torch
@@ -68,6 +69,7 @@ class GammaAndBeta:
         self.beta = Numbers(device.new_buffer(data=beta))
         self.held = held
         """Which version of the data source's numbers these are."""
+        held.memory = WeakMethod(self.numbers)
 
     @classmethod
     def of(cls, device: MTLDevice, source: object, given: LoadedParameters) -> GammaAndBeta:
@@ -82,6 +84,10 @@ class GammaAndBeta:
         ``source`` is the data source of the copy.
         """
         return GammaAndBeta(device, *self._rows(), self.held.copied(source))
+
+    def numbers(self) -> list[Numbers]:
+        """Where the numbers are in memory."""
+        return [self.gamma, self.beta]
 
     def equal(self, given: LoadedParameters) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
