@@ -145,7 +145,7 @@ def test_the_first_process_alone_calls_the_function():
 
 
 class _Twice(torch.nn.Module):
-    """A convolution that is called twice, and another one with its weights."""
+    """A convolution that is called twice, and another one with its weights that is never called."""
 
     def __init__(self):
         super().__init__()
@@ -156,19 +156,40 @@ class _Twice(torch.nn.Module):
         return self.head(self.again(self.again(x)).flatten(1))
 
 
-@pytest.mark.filterwarnings("ignore:_Twice. again, tied")  # where the second one is looked for
+class _Functional(torch.nn.Module):
+    """Parameters that functions take: one twice, one that is frozen, and a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.head = torch.nn.Parameter(torch.rand(1, 1, 3, 3)), torch.nn.Linear(64, 2)
+        self.still = torch.nn.Parameter(torch.rand(1, 1, 1, 1), requires_grad=False)
+        self.register_buffer("blur", torch.ones(1, 1, 3, 3) / 9)
+
+    def forward(self, x):
+        conv = torch.nn.functional.conv2d
+        x = conv(conv(x, self.mix, padding=1).relu(), self.mix, padding=1)
+        return self.head(conv(conv(x, self.still).relu(), self.blur, padding=1).flatten(1))
+
+
+@pytest.mark.filterwarnings("ignore:_Twice. again.*used more")  # where the second one is looked for
 def test_what_a_file_does_not_say_of_a_module_is_said(tmp_path):
     """That layers are frozen, or share their numbers: training gives other ones than PyTorch's, then."""
     module = _Twice()
-    with pytest.warns(
-        mps.MPSTrainingWarning, match=r"^_Twice: again, tied: used more than once, .* numbers of its own"
-    ):
+    with pytest.warns(mps.MPSTrainingWarning, match=r"^_Twice: again: used more than once, .* numbers of its own"):
         save_torch_module(module, tmp_path / "twice.onnx", height=np.int64(8), width=8, channels=1)
     assert module.training
     assert not module.again._forward_hooks
     module.head.requires_grad_(False)
-    with pytest.warns(mps.MPSTrainingWarning, match="^_Twice: head: frozen, which an ONNX file does not say"):
+    with pytest.warns(mps.MPSTrainingWarning, match="^_Twice: head: frozen, or without parameters, which"):
         save_torch_module(module, tmp_path / "twice.onnx", height=8, width=8, channels=1)
+
+
+def test_what_a_file_does_not_say_of_weights_that_functions_take_is_said(tmp_path):
+    with pytest.warns(mps.MPSTrainingWarning) as caught:
+        save_torch_module(_Functional(), tmp_path / "twice.onnx", height=8, width=8, channels=1)
+    assert [str(each.message).partition(", which")[0] for each in caught] == [
+        "_Functional: still, blur: frozen, or without parameters", "_Functional: mix: used more than once"
+    ]  # fmt: skip
 
 
 def test_a_module_for_another_size_is_refused_in_words_alone(tmp_path):

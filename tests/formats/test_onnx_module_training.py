@@ -114,6 +114,10 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
         nn.Conv2d(4, 8, 3), nn.InstanceNorm2d(8), nn.Conv2d(8, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.ReLU()
     ),
     "shared": _shared,
+    "shared by functions": lambda: Applied(
+        lambda self, x: F.conv2d(F.conv2d(x, self.mix.weight, padding=1).relu(), self.mix.weight, padding=1),
+        mix=nn.Conv2d(4, 4, 3, bias=False),
+    ),
     "U-Net": _u_net,
     "dropout off": lambda: _ended(nn.Conv2d(4, 8, 3), nn.Dropout2d(0.0), nn.ELU(), nn.Dropout(0.0)),
     "batch normalization": lambda: nn.Sequential(
@@ -244,7 +248,8 @@ def _frozen(module: nn.Module, *names: str) -> nn.Module:
 
 
 def test_what_is_frozen_stays() -> None:
-    module = _frozen(nn.Sequential(nn.Conv2d(4, 8, 3), nn.PReLU(8), Scaled(8), nn.Conv2d(8, 4, 1)), "0", "1", "2")
+    layers = nn.Conv2d(4, 8, 3), nn.PReLU(8), Scaled(8), nn.PReLU(init=0.5), nn.Conv2d(8, 4, 1)
+    module = _frozen(nn.Sequential(*layers), "0", "1", "2", "3")
     x = torch.from_numpy(numbers(BATCH, 4, 6, 6))
     target = torch.from_numpy(numbers(BATCH, 4, 4, 4, seed=1))
     network = reader.from_torch(module, x[:1], trainable=sources())
@@ -282,6 +287,7 @@ _PLANES, _ROW = (1, 4, 6, 6), (1, 4)
 
 @pytest.mark.parametrize(("module", "shape", "why"), [
     (lambda: nn.Sequential(nn.Conv2d(4, 4, 1), nn.PReLU(4)), _PLANES, r"parameter \(1.weight\): no layer .* trains it"),
+    (lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()), _ROW, r"parameter \(1.weight\): no layer .* trains it"),
     (lambda: Applied(lambda self, x: x.relu() + self.own.shift, own=Scaled(4)), _PLANES, "own.shift"),
     (lambda: Applied(lambda self, x: x / self.own.scale, own=Scaled(4)), _PLANES, "own.scale"),
     (lambda: Applied(lambda self, x: x * self.own.scale, own=Scaled(1)), _PLANES, "own.scale"),
