@@ -160,7 +160,8 @@ def test_labels_are_mixed_as_images_are(device: torch.device, rng: np.random.Gen
         ("padding_mode", MPSImageEdgeMode.CONSTANT, MPSArgumentError, "must be an MPSImageEdgeMode of ZERO, CLAMP or"),
         ("padding_mode", "mirror", MPSArgumentError, "must be an MPSImageEdgeMode of ZERO, CLAMP or MIRROR"),
         ("mean", 0.5, MPSTypeError, "must be a list or a tuple of numbers, one for each channel"),
-        ("standard_deviation", (0.5, 0.0), MPSArgumentError, "must be above 0"),
+        ("standard_deviation", (0.5, 0.0), MPSArgumentError, "must be at least 1.2e-38, got 0"),
+        ("standard_deviation", (0.5, 1e-40), MPSArgumentError, "must be at least 1.2e-38, got 1e-40"),
         ("step", -1, MPSArgumentError, "must be an integer of 0 to"),
     ],
 )
@@ -173,7 +174,7 @@ def test_refusals_of_constructors() -> None:
     for make in (lambda: ImageAugmentation(CPU, -1), lambda: MixUp(CPU, 1.0, 2**64)):
         with pytest.raises(MPSArgumentError, match=r"seed must be an integer of 0 to 2\*\*64 - 1"):
             make()
-    with pytest.raises(MPSArgumentError, match="^MixUp: alpha must be above 0"):
+    with pytest.raises(MPSArgumentError, match="^MixUp: alpha must be at least 1.2e-38"):
         MixUp(CPU, 0.0)
 
 

@@ -60,13 +60,24 @@ def test_texts(text: str, fields: dict[str, Any], written: str) -> None:
         ("crop:4:reflect", "crop must be a whole number of pixels.* got '4:reflect'"),
         ("crop:0", "crop must be a whole number of pixels"),
         ("crop:2,crop:3", "crop must stand once, got 'crop:2,crop:3'"),
-        ("rotate:nan", "rotate must be degrees above 0, 180 at most, got 'nan'"),
-        ("rotate:181", "rotate must be degrees above 0, 180 at most"),
+        ("rotate:nan", "rotate must be degrees above 0 in float32, 180 at most, got 'nan'"),
+        ("rotate:181", "rotate must be degrees above 0 in float32, 180 at most"),
+        ("rotate:1e-40", "rotate must be degrees above 0 in float32"),
+        ("smooth:1e-300", "smooth must be a number above 0 in float32, 1 at most, got '1e-300'"),
         ("flip:", "flip must be random or alternate, got nothing"),
         ("pad:mirror", "pad must be one of zero, edge, reflect, got 'mirror'"),
-        ("normalize:0.5", "normalize must be MEAN/DEVIATION of pixels from 0 to 1, the deviation above 0, got '0.5'"),
+        ("normalize:0.5", "normalize must be MEAN/DEVIATION, above 0, which leave pixels .* got '0.5'"),
         ("normalize:0.5/0", "normalize must be MEAN/DEVIATION"),
-        ("mixup:inf", "mixup must be a finite number above 0"),
+        (
+            "normalize:0.5/1e-40",
+            "normalize must be .* which leave pixels from 0 to 1 finite and apart in float32, got '0.5/1e-40'",
+        ),
+        ("normalize:5/1.2e-38", "normalize must be MEAN/DEVIATION"),
+        ("normalize:0.5/1e38", "normalize must be MEAN/DEVIATION"),
+        ("normalize:1e9/1", "normalize must be MEAN/DEVIATION"),
+        ("normalize:1e39/1", "normalize must be MEAN/DEVIATION"),
+        ("mixup:inf", "mixup must be a finite number above 0 in float32"),
+        ("mixup:1e39", "mixup must be a finite number above 0 in float32"),
     ],
 )
 def test_texts_that_say_nothing(text: str, message: str) -> None:
@@ -81,7 +92,7 @@ def test_arguments() -> None:
     for field, given in {"crop": np.arange(2), "normalization": np.ones(2), "flip": np.array(["random"])}.items():
         with pytest.raises(MPSArgumentError, match=f"^Augmentation: {field} must be "):
             Augmentation(**{field: given})  # type: ignore[arg-type]
-    for pair in ((False, 1.0), (np.arange(2), 1.0), (0.5, np.inf)):
+    for pair in ((False, 1.0), (np.arange(2), 1.0), (0.5, np.inf), (10**400, 1)):
         with pytest.raises(MPSArgumentError, match="^Augmentation: normalization must be "):
             Augmentation(normalization=pair)  # type: ignore[arg-type]
     with pytest.raises(MPSTypeError, match="^Augmentation: text must be items between commas"):

@@ -24,6 +24,8 @@ from openmps.types import MPSImageEdgeMode
 _MOST_PIXELS = 1 << 16
 """That an image is moved by, or a side of what is cut out of it: beyond every image."""
 _EDGES = (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP, MPSImageEdgeMode.MIRROR)
+_LEAST_DIVISOR = float(np.finfo(np.float32).tiny)
+"""Devices may take what is smaller for 0."""
 _pixels = at_least(0, _MOST_PIXELS)
 
 
@@ -49,8 +51,8 @@ def _up_to(most: float, rule: str) -> Callable[[str, str, float], float]:
 
 def _positive(who: str, argument: str, value: object) -> float:
     found = finite(who, argument, value)
-    if found <= 0:
-        raise MPSArgumentError(who, argument, "must be above 0", shown(value))
+    if found < _LEAST_DIVISOR:
+        raise MPSArgumentError(who, argument, f"must be at least {_LEAST_DIVISOR:.2g}", shown(value))
     return found
 
 
@@ -127,7 +129,7 @@ class ImageAugmentation(CountedKernel[MPSState]):
     standard_deviation = KernelProperty[tuple[float, ...]](
         (),
         _per_channel(_positive),
-        "What each channel is divided by, a number for each, above 0. Default: none, which is 1.",
+        "What each channel is divided by, a number for each, at least 1.2e-38. Default: none, which is 1.",
     )
 
     def __init__(self, device: MTLDevice, seed: int = 0) -> None:

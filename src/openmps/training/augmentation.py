@@ -24,6 +24,8 @@ PADDING_MODES: Mapping[str, MPSImageEdgeMode] = {
 }
 """What lies outside of an image that is moved."""
 _LARGEST_PIXEL = 255.0
+_LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+"""Numbers that float32 has to all its digits: devices may take smaller ones for 0."""
 
 
 @dataclass(frozen=True)
@@ -147,13 +149,13 @@ def _plain(value: Any) -> Any:
 
 
 def _is_share(value: object) -> bool:
-    """Whether it is a finite number of 0 or more."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    """Whether it is a finite number of float32, of 0 or more."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
 
 
 def _is_number(value: Any, most: float = math.inf) -> bool:
-    """Whether it is a finite number above 0."""
-    return _is_share(value) and 0 < value <= most
+    """Whether it is a finite number above 0, as float32 too."""
+    return _is_share(value) and _LEAST <= value <= most
 
 
 def _among(*words: str) -> Callable[[Any], bool]:
@@ -168,7 +170,12 @@ def _is_normalization(value: object) -> bool:
     if not isinstance(value, tuple):
         return False
     given: tuple[Any, ...] = value
-    return len(given) == 2 and _is_share(given[0]) and _is_number(given[1])
+    if len(given) != 2 or not _is_share(given[0]) or not _is_number(given[1]):
+        return False
+    pixels = np.array([0.0, 1.0, _LARGEST_PIXEL - 1, _LARGEST_PIXEL], np.float32) / np.float32(_LARGEST_PIXEL)
+    with np.errstate(over="ignore", under="ignore"):
+        seen = (pixels - np.float32(given[0])) / np.float32(given[1])
+    return bool(np.isfinite(seen).all() and (np.diff(seen) >= _LEAST).all())
 
 
 def _pair(text: str) -> tuple[float, ...]:
@@ -176,21 +183,24 @@ def _pair(text: str) -> tuple[float, ...]:
 
 
 _PIXELS = "must be a whole number of pixels, 1 or more"
-_SHARE = "must be a number above 0, 1 at most"
+_SHARE = "must be a number above 0 in float32, 1 at most"
 ITEMS: Mapping[str, Item] = {
     "flip": Item("flip", str, _among(*get_args(Flip)), "must be random or alternate", "random"),
     "crop": Item("crop", int, _is_pixels, _PIXELS),
     "translate": Item("translation", int, _is_pixels, _PIXELS),
-    "rotate": Item("rotation", float, partial(_is_number, most=180), "must be degrees above 0, 180 at most"),
+    "rotate": Item("rotation", float, partial(_is_number, most=180), "must be degrees above 0 in float32, 180 at most"),
     "pad": Item("padding", str, _among(*PADDING_MODES), f"must be one of {', '.join(PADDING_MODES)}"),
     "cutout": Item("cut_out", int, _is_pixels, _PIXELS),
     "brightness": Item("brightness", float, partial(_is_number, most=1), _SHARE),
     "contrast": Item("contrast", float, partial(_is_number, most=1), _SHARE),
     "normalize": Item(
-        "normalization", _pair, _is_normalization, "must be MEAN/DEVIATION of pixels from 0 to 1, the deviation above 0"
+        "normalization",
+        _pair,
+        _is_normalization,
+        "must be MEAN/DEVIATION, above 0, which leave pixels from 0 to 1 finite and apart in float32",
     ),
     "smooth": Item("label_smoothing", float, partial(_is_number, most=1), _SHARE),
-    "mixup": Item("mix_up", float, _is_number, "must be a finite number above 0", 1.0),
+    "mixup": Item("mix_up", float, _is_number, "must be a finite number above 0 in float32", 1.0),
 }
 """What a text may have, in the order in which it is written."""
 AS_THEY_ARE = Augmentation()
