@@ -316,8 +316,11 @@ def test_a_decay_changes_from_encode_to_encode_and_a_copy_has_it() -> None:
         assert values.numpy().tolist() == [wanted]
     _step(bench, optimizer.copy(), "vector", operands)
     assert values.numpy().tolist() == [0.75]
-    with pytest.raises(MPSArgumentError, match="weight_decay must be a number, got nan"):
-        optimizer.weight_decay = float("nan")
+    for refused in (float("nan"), float("inf"), -1e-3):
+        with pytest.raises(
+            MPSArgumentError, match=f"weight_decay must be a finite number of at least 0, got {refused}"
+        ):
+            optimizer.weight_decay = refused
 
 
 # --- the convolution form --------------------------------------------------------------------------------------------
@@ -769,6 +772,9 @@ def test_properties() -> None:
     [
         ({"learning_rate": "fast"}, MPSTypeError, "learning_rate must be a number"),
         ({"learning_rate": float("nan")}, MPSArgumentError, "learning_rate must be a number"),
+        ({"learning_rate": float("inf")}, MPSArgumentError, "learning_rate must be a finite number, got inf"),
+        ({"gradient_rescale": float("inf")}, MPSArgumentError, "gradient_rescale must be a finite number, got inf"),
+        ({"regularization_scale": -float("inf")}, MPSArgumentError, "regularization_scale must be a finite number"),
         ({"regularization_type": 9}, MPSArgumentError, "regularization_type must be an MPSNNRegularizationType"),
         (
             {"gradient_clip_max": 1.0, "gradient_clip_min": 2.0},
@@ -789,6 +795,11 @@ def test_bad_descriptors(arguments: dict[str, Any], error: type[Exception], mess
         (lambda: Adam(CPU, beta2=-0.1), MPSArgumentError, "MPSNNOptimizerAdam: beta2 must lie in"),
         (lambda: Adam(CPU, time_step=-1), MPSArgumentError, "MPSNNOptimizerAdam: time_step must be an integer of"),
         (lambda: Adam(CPU, time_step=1.5), MPSArgumentError, "MPSNNOptimizerAdam: time_step must be an integer of"),
+        (lambda: Adam(CPU, time_step=2**64), MPSArgumentError, "MPSNNOptimizerAdam: time_step must be an integer of"),
+        (lambda: Adam(CPU, epsilon=float("inf")), MPSArgumentError, "MPSNNOptimizerAdam: epsilon must be a finite"),
+        (lambda: RMSProp(CPU, decay=float("inf")), MPSArgumentError, "MPSNNOptimizerRMSProp: decay must be a finite"),
+        (lambda: SGD(CPU, momentum_scale=-float("inf")), MPSArgumentError, ".*momentum_scale must be a finite number"),
+        (lambda: SGD(CPU).set_learning_rate(float("inf")), MPSArgumentError, ".*new_learning_rate must be a finite"),
         (lambda: RMSProp(CPU, decay="x"), MPSTypeError, "MPSNNOptimizerRMSProp: decay must be a number"),
         (
             lambda: SGD(CPU, optimizer_descriptor=7),
@@ -802,6 +813,17 @@ def test_bad_descriptors(arguments: dict[str, Any], error: type[Exception], mess
 def test_bad_arguments(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^{message}"):
         make()
+
+
+@pytest.mark.parametrize("make", [SGD, RMSProp, Adam])
+def test_a_negative_rate_ascends(make: Any) -> None:
+    """The header sets no bound: a rate of -1 adds."""
+    bench, names = Bench(CPU), {SGD: [], RMSProp: ["sum_of_squares"], Adam: ["momentum", "velocity"]}
+    optimizer, values = make(CPU, -1.0), _vector(bench, [8.0])
+    kept = {f"input_{name}": _vector(bench, [0.0]) for name in names[make]}
+    operands = {"input_gradient": _vector(bench, [0.5]), "input_values": values, **kept, "result_values": values}
+    _step(bench, optimizer, "vector", operands)
+    assert values.numpy().item() > 8.25
 
 
 def _vectors() -> dict[str, Any]:

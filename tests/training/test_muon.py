@@ -101,6 +101,15 @@ def test_what_it_refuses():
     optimizer = Muon(CPU)
     with pytest.raises(mps.MPSArgumentError, match="shard must be None: it multiplies whole matrices"):
         optimizer.update_shards(Shard(0, 2))
+    for argument, make in (
+        ("learning_rate", lambda: Muon(CPU, -0.1)),
+        ("learning_rate", lambda: Muon(CPU, optimizer_descriptor=mps.MPSNNOptimizerDescriptor(-0.1))),
+        ("new_learning_rate", lambda: optimizer.set_learning_rate(-0.1)),
+        ("new_learning_rate", lambda: optimizer.restore_training_state({"learning_rate": -0.1})),
+    ):
+        with pytest.raises(mps.MPSArgumentError, match=f"^Muon: {argument} must be a finite number of at least 0"):
+            make()
+    assert optimizer.learning_rate == 1e-3
     vector = mps.MPSVector(device=CPU, descriptor=mps.MPSVectorDescriptor(3))
     with pytest.raises(mps.MPSTypeError, match="input_momentum_vector"):
         optimizer.encode(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from openmps.core.numbers import not_negative
 from openmps.errors import MPSArgumentError
 from openmps.kernels.optimizers import MPSNNOptimizerDescriptor, MPSNNOptimizerStochasticGradientDescent
 from openmps.kernels.optimizers.parameters import Layer
@@ -22,8 +23,12 @@ class Muon(MPSNNOptimizerStochasticGradientDescent):
     1.2 by five iterations of Newton and Schulz. Biases, gamma, beta and vectors follow
     `MPSNNOptimizerStochasticGradientDescent` in Nesterov's form: ``v -= lr (g + mu m)``. Operands are as there, and
     there must be momentum vectors. It cannot update shards of a layer: it multiplies whole matrices.
+
+    Raises:
+        MPSArgumentError: The learning rate is negative, here or when it is set, or a number is not finite.
     """
 
+    _check_rate = staticmethod(not_negative)
     _optional = frozenset[str]()
 
     def __init__(

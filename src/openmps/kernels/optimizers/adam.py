@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, Unpack, overload
 
-from openmps.checks import Shown, number, store
+from openmps.checks import Shown, finite, number, store
 from openmps.core.numbers import integer
 from openmps.core.training_state import TrainingState, whole_number
 from openmps.errors import MPSArgumentError
@@ -83,7 +83,7 @@ class MPSNNOptimizerAdam(MPSNNOptimizer, takes=AdamOperands):
             if not 0 <= number(self.name, name, value) < 1:
                 raise MPSArgumentError(self.name, name, "must lie in [0, 1)", value)
         self._beta1, self._beta2 = float(beta1), float(beta2)
-        self._epsilon = number(self.name, "epsilon", epsilon)
+        self._epsilon = finite(self.name, "epsilon", epsilon)
         self.time_step = time_step
         self._step = ops.Adam(1, self._rule, self._beta1, self._beta2, self._epsilon)
 
@@ -94,7 +94,7 @@ class MPSNNOptimizerAdam(MPSNNOptimizer, takes=AdamOperands):
 
     @time_step.setter
     def time_step(self, value: int) -> None:
-        self._time_step = integer(self.name, "time_step", value)
+        self._time_step = integer(self.name, "time_step", value, most=2**64 - 1)
 
     def training_state(self) -> TrainingState:
         """What a checkpoint keeps: the learning rate and `time_step`. Our addition."""

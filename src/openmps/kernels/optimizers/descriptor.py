@@ -35,11 +35,12 @@ class MPSNNOptimizerDescriptor(NamedAttributes):
     `gradient_rescale`; add ``regularization_scale * sign(v)`` (L1) or ``regularization_scale * v`` (L2) of the value v.
 
     Raises:
-        MPSArgumentError: A number is NaN, the limits are the wrong way round, or there is no such regularization.
+        MPSArgumentError: A number is NaN, or infinite and no limit; the limits are the wrong way round; or there is no
+            such regularization.
         MPSTypeError: A number is none.
     """
 
-    _attribute_checks = {"learning_rate": finite}  # noqa: RUF012
+    _attribute_checks = dict.fromkeys(("learning_rate", "gradient_rescale", "regularization_scale"), finite)
 
     learning_rate: float = 1e-3
     """The step size."""

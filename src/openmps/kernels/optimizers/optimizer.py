@@ -11,6 +11,7 @@ from openmps.checks import Shown, finite, flag
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.operands import OperandContext, OperandKernel, OperandPlan
+from openmps.core.numbers import not_negative
 from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, check_names, finite_number
 from openmps.core.vector import MPSVector
@@ -57,14 +58,19 @@ _NO_OPERANDS = ("self", "command_buffer", "operands")
 class MPSNNOptimizer(OperandKernel):
     """The base of optimizers (MPSNNOptimizers.h, macOS 10.14). Everything is float32.
 
+    Learning rates may be negative: they ascend.
+
     Raises:
         MPSTypeError: ``optimizer_descriptor`` is none.
+        MPSArgumentError: A number is not finite.
     """
 
     _accumulators: tuple[str, ...] = ()
     _optional: frozenset[str] = frozenset()
     _named: Mapping[str, Any] = {}
     """The arguments of an encode, in order, as they are when they are left out."""
+    _check_rate = staticmethod(finite)
+    """What a learning rate must be: the header sets no bound, and programs add with a rate of -1."""
     _step = Setting[Update]()
     """The update of one vector, whose gradient is clipped."""
 
@@ -82,7 +88,7 @@ class MPSNNOptimizer(OperandKernel):
         if not isinstance(given, MPSNNOptimizerDescriptor):
             rule = "must be an MPSNNOptimizerDescriptor"
             raise MPSTypeError(self.name, "optimizer_descriptor", rule, type(given).__name__)
-        self._learning_rate = finite(self.name, "learning_rate", given.learning_rate)
+        self._learning_rate = self._check_rate(self.name, "learning_rate", given.learning_rate)
         self._clip_max, self._clip_min = given.gradient_clip_max, given.gradient_clip_min
         self._rule = GradientRule(
             rescale=given.gradient_rescale,
@@ -98,7 +104,7 @@ class MPSNNOptimizer(OperandKernel):
 
     def set_learning_rate(self, new_learning_rate: float) -> None:
         """Change the step size of encodes to come."""
-        self._learning_rate = finite(self.name, "new_learning_rate", new_learning_rate)
+        self._learning_rate = self._check_rate(self.name, "new_learning_rate", new_learning_rate)
 
     def training_state(self) -> TrainingState:
         """What a checkpoint keeps of the optimizer, its vectors not included: they are the caller's. Our addition."""
@@ -133,7 +139,7 @@ class MPSNNOptimizer(OperandKernel):
 
     @property
     def weight_decay(self) -> float:
-        """The part of the values that a step takes off before all else, times the learning rate.
+        """The part of the values that a step takes off before all else, times the learning rate; 0 or more.
 
         ``v -= learning_rate weight_decay v``, apart from the gradient: with Adam this is AdamW. 0, and may be changed
         at any time. Our addition.
@@ -142,7 +148,7 @@ class MPSNNOptimizer(OperandKernel):
 
     @weight_decay.setter
     def weight_decay(self, value: float) -> None:
-        self._weight_decay = finite(self.name, "weight_decay", value)
+        self._weight_decay = not_negative(self.name, "weight_decay", value)
         self._version.advance()
 
     # --- what a class fills in ----------------------------------------------------------------------------------------

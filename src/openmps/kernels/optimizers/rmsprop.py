@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, Unpack, overload
 
-from openmps.checks import Shown, number
+from openmps.checks import Shown, finite
 from openmps.kernels.optimizers.arguments import SumOfSquaresOperands
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
@@ -47,8 +47,8 @@ class MPSNNOptimizerRMSProp(MPSNNOptimizer, takes=SumOfSquaresOperands):
         optimizer_descriptor: MPSNNOptimizerDescriptor | None = None,
     ) -> None:
         super().__init__(device, described(learning_rate, optimizer_descriptor))
-        self._decay = number(self.name, "decay", decay)
-        self._epsilon = number(self.name, "epsilon", epsilon)
+        self._decay = finite(self.name, "decay", decay)
+        self._epsilon = finite(self.name, "epsilon", epsilon)
         self._step = ops.RmsProp(1, self._rule, self._decay, self._epsilon)
 
     @declared

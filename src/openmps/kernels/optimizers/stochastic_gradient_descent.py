@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, Unpack, overload
 
-from openmps.checks import Shown, number, optional_flag
+from openmps.checks import Shown, finite, optional_flag
 from openmps.kernels.optimizers.arguments import MomentumOperands
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
@@ -68,7 +68,7 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer, takes=MomentumOper
         use_nestrov_momentum: bool | None = None,
     ) -> None:
         super().__init__(device, described(learning_rate, optimizer_descriptor))
-        self._momentum_scale = number(self.name, "momentum_scale", momentum_scale)
+        self._momentum_scale = finite(self.name, "momentum_scale", momentum_scale)
         spellings = {"use_nesterov_momentum": use_nesterov_momentum, "use_nestrov_momentum": use_nestrov_momentum}
         given = [optional_flag(self.name, name, value) for name, value in spellings.items()]
         self._nesterov = any(given)
