@@ -1,4 +1,7 @@
-"""Augmentation and selection in Triton, to the same bits as the operations: on CUDA, or by Triton's interpreter."""
+"""Augmentation and selection in Triton, to the same bits as the operations: on CUDA, or by Triton's interpreter.
+
+Sums of four pixels are within their rounding.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from openmps.kernels.augmentation import _turns
 from openmps.ops import triton
 from openmps.ops.image import augmentation, selection
 from openmps.types import MPSImageEdgeMode
+from oracles import augmentation as oracle
 from pairs import pairs
 
 EDGES = [MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP, MPSImageEdgeMode.MIRROR]
@@ -69,6 +74,31 @@ def test_colours(shape: tuple[int, ...], place: torch.device, both: Any) -> None
 def test_places(shape, edge_mode: MPSImageEdgeMode, crop: int, flips: bool, place: torch.device, both: Any) -> None:
     x, words = image(shape, torch.float32, place), words_of(shape[0], place)
     both(lambda: augmentation.placed(x, words, None, flips, crop, 0, edge_mode))
+
+
+WAYS = [(0, 2, 0), (3, 0, 25), (0, 1, 180), (9, 5, 90)]
+"""Pixels of crops, of slides, and degrees."""
+
+
+@pytest.mark.parametrize(("shape", "edge_mode", "way", "flips"), pairs(SHAPES, EDGES, WAYS, [True, False]), ids=str)
+def test_places_between_pixels(
+    shape, edge_mode: MPSImageEdgeMode, way, flips: bool, place: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against loops over pixels, and the operations: what the sum of four products is rounded to."""
+    crop, slide, degrees = way
+    seed, step, first = 2**34 + 9, 2**40 + 3, 6
+    x, words = image(shape, torch.float32, place), augmentation.image_words(shape[0], seed, step, first, 0, 10, place)
+    turns = torch.from_numpy(_turns(degrees)).to(place) if degrees else None
+    found = []
+    for runs in (True, False):
+        monkeypatch.setattr(triton, "runs_on", lambda device, runs=runs: runs)
+        found.append(augmentation.placed(x, words, turns, flips, crop, slide, edge_mode))
+    said: Any = {"flips": flips, "crop": crop, "translation": slide, "rotation": degrees}
+    wanted = oracle.augmented(x.cpu().numpy(), seed, step, first, padding_mode=int(edge_mode), **said)
+    bound = 4 * torch.finfo(torch.float32).eps * float(x.max())
+    assert found[0].is_contiguous(memory_format=torch.channels_last)
+    for other in (torch.from_numpy(wanted), found[1].cpu().double()):
+        torch.testing.assert_close(found[0].cpu().double(), other, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize(("shape", "dtype"), pairs(SHAPES, [torch.uint8, torch.float16, torch.float32]), ids=str)

@@ -174,12 +174,12 @@ def placed(
     Returns:
         [N, C, H, W], channels-last.
     """
-    if turns is None and not slide and triton.runs_on(x.device):
+    if triton.runs_on(x.device):
         from openmps.ops.triton.image import augmentation as kernels
 
         if kernels.takes(x, words):
-            of = Word.FLIP, Word.CROP_ACROSS, Word.CROP_DOWN
-            return kernels.placed(x, words, crop, edge_mode, of, flips=flips)
+            of = Word.FLIP, Word.CROP_ACROSS, Word.CROP_DOWN, Word.TURN, Word.SLIDE_ACROSS, Word.SLIDE_DOWN
+            return kernels.placed(x, words, turns, crop, slide, edge_mode, of, flips=flips)
     height, width = x.shape[2:]
     mirrored = words[:, Word.FLIP] >> 31 if flips else None
     right, down = (_below(words[:, each], 2 * crop + 1) - crop for each in (Word.CROP_ACROSS, Word.CROP_DOWN))

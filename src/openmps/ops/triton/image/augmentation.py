@@ -1,10 +1,14 @@
-"""`openmps.ops.image.augmentation` in Triton: words, colours, whole pixels in a pass each, to the same bits."""
+"""`openmps.ops.image.augmentation` in Triton: words, colours and places in a pass each.
+
+To the same bits, but for sums of four pixels, which are rounded in another order.
+"""
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
 # pyright: reportUntypedFunctionDecorator=false
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -17,8 +21,9 @@ from openmps.types import MPSImageEdgeMode
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-_WORDS, _TILE, _NUMBERS = 256, 2048, 1024
-"""Blocks of four words, numbers of images, and numbers of a row of one at most, that a program makes."""
+_WORDS, _TILE, _PLACES = 256, 2048, 512
+"""Blocks of four words, numbers of images, and numbers from between pixels, that a program makes; float64 places of the
+last take four times the registers."""
 _SAME_BITS: dict[str, Any] = {"enable_fp_fusion": False}
 """A product and a sum are rounded each by itself."""
 _SIGNED = 2**63
@@ -104,19 +109,21 @@ def _recoloured(
 def takes(x: Tensor, words: Tensor) -> bool:
     """Whether `recoloured` and `placed` are for images that lie so, and for these words."""
     is_dense = x.is_contiguous(memory_format=torch.channels_last) and words.stride(1) == 1
-    fits = 0 < len(x) < MOST_IMAGES and 0 < x[0].numel() < 2**31
+    fits = 0 < len(x) < MOST_IMAGES and 0 < x[0].numel() < 2**31 and max(x.shape[2:]) < _LARGEST_SIDE
     return is_dense and fits and x.dtype == torch.float32
 
 
 MOST_IMAGES = 1 << 16
 """A launch has fewer programs along its second axis."""
+_LARGEST_SIDE = 1 << 24
+"""Sides are below it: float32 holds their halves."""
 
 
-def cut_of(x: Tensor) -> tuple[tuple[int, int], int, int]:
+def cut_of(x: Tensor, tile: int = _TILE) -> tuple[tuple[int, int], int, int]:
     """Programs for an image, and for all; rows and numbers of the tile of each."""
     images, channels, height, width = x.shape
-    numbers = min(_NUMBERS, triton.next_power_of_2(width * channels))
-    rows = min(_TILE // numbers, triton.next_power_of_2(height))
+    numbers = min(tile // 2, triton.next_power_of_2(width * channels))
+    rows = min(tile // numbers, triton.next_power_of_2(height))
     return (triton.cdiv(height, rows) * triton.cdiv(width * channels, numbers), images), rows, numbers
 
 
@@ -177,16 +184,86 @@ def _placed(
     tl.store(y + first + goal[:, None] * numbers + number[None, :], tl.load(x + place, inside, 0.0), is_in)
 
 
-def placed(
-    x: Tensor, words: Tensor, crop: int, edge_mode: MPSImageEdgeMode, of: tuple[int, int, int], *, flips: bool
-) -> Tensor:
-    """See `openmps.ops.image.augmentation.placed`, without slides and turns.
+@triton.jit
+def _between(position, length, EDGE: tl.constexpr):
+    """The first of the two pixels that a position lies between, and how far from it the position is."""
+    if EDGE == "MIRROR":
+        last = length - 1.0
+        period = tl.maximum(2.0 * last, 1.0)
+        rest = position - tl.floor(position / period) * period
+        rest = tl.where(rest < 0.0, rest + period, rest)
+        position = tl.where(last > 0.0, last - tl.abs(rest - last), 0.0)
+    if EDGE == "ZERO":
+        position = tl.minimum(tl.maximum(position, -1.0), length * 1.0)
+    else:
+        position = tl.minimum(tl.maximum(position, 0.0), length - 1.0)
+    base = tl.floor(position)
+    return base.to(tl.int32), position - base
 
-    ``of`` are the places of the words for mirrors and crops, across and down.
+
+@Launched
+@triton.jit
+def _sampled(
+    x, y, words, turns, height, width, channels, apart, CROP: tl.constexpr, SLIDE: tl.constexpr, TURNS: tl.constexpr,
+    FLIPS: tl.constexpr, OF_FLIP: tl.constexpr, OF_ACROSS: tl.constexpr, OF_DOWN: tl.constexpr, OF_TURN: tl.constexpr,
+    OF_SLIDE_ACROSS: tl.constexpr, OF_SLIDE_DOWN: tl.constexpr, EDGE: tl.constexpr, ROWS: tl.constexpr,
+    NUMBERS: tl.constexpr,
+):  # fmt: skip
+    """A tile of an image, each pixel between four others; positions are float64."""
+    image, numbers = tl.program_id(1).to(tl.int64), width * channels
+    goal, number = tile_of(numbers, ROWS, NUMBERS)
+    words += image * apart
+    v = (goal + _below(words, OF_DOWN, 2 * CROP + 1) - CROP).to(tl.float64)[:, None]
+    u = (number // channels + _below(words, OF_ACROSS, 2 * CROP + 1) - CROP).to(tl.float64)[None, :]
+    if SLIDE:
+        u += _below(words, OF_SLIDE_ACROSS, 128 * SLIDE + 1).to(tl.float64) * 0.015625 - SLIDE
+        v += _below(words, OF_SLIDE_DOWN, 128 * SLIDE + 1).to(tl.float64) * 0.015625 - SLIDE
+    if TURNS:
+        turn = turns + 2 * _below(words, OF_TURN, TURNS)
+        cosine, sine = tl.load(turn), tl.load(turn + 1)
+        across, down = u - (width - 1) * 0.5, v - (height - 1) * 0.5
+        u = across * cosine - down * sine + (width - 1) * 0.5
+        v = across * sine + down * cosine + (height - 1) * 0.5
+    if FLIPS:
+        u = tl.where(tl.load(words + OF_FLIP) >> 31 == 1, width - 1 - u, u)
+    row, below = _between(v, height, EDGE)
+    column, beside = _between(u, width, EDGE)
+    is_in = (goal < height)[:, None] & (number < numbers)[None, :]
+    first, channel = image * height * numbers, (number % channels)[None, :]
+    total = tl.zeros([ROWS, NUMBERS], tl.float32)
+    for tap_y in tl.static_range(2):
+        by_row, r = below if tap_y else 1.0 - below, row + tap_y
+        for tap_x in tl.static_range(2):
+            weight, c = (by_row * (beside if tap_x else 1.0 - beside)).to(tl.float32), column + tap_x
+            # Beside the last pixel there is nothing, with a weight of 0.
+            inside = is_in & (r >= 0) & (r < height) & (c >= 0) & (c < width)
+            total += tl.load(x + first + r * numbers + c * channels + channel, inside, 0.0) * weight
+    tl.store(y + first + goal[:, None] * numbers + number[None, :], total, is_in)
+
+
+def placed(
+    x: Tensor,
+    words: Tensor,
+    turns: Tensor | None,
+    crop: int,
+    slide: int,
+    edge_mode: MPSImageEdgeMode,
+    of: Sequence[int],
+    *,
+    flips: bool,
+) -> Tensor:
+    """See `openmps.ops.image.augmentation.placed`.
+
+    ``of`` are the places of the words for mirrors, for crops, across and down, for turns, and for slides.
     """
-    y, (grid, *tile) = torch.empty_like(x), cut_of(x)
-    _placed[grid](
-        x, y, words, x.shape[2], x.shape[3], x.shape[1], words.stride(0), crop, flips, *map(int, of), edge_mode.name,
-        *tile,
+    y, places, size = torch.empty_like(x), [*map(int, of)], (x.shape[2], x.shape[3], x.shape[1], words.stride(0))
+    if turns is None and not slide:
+        grid, *tile = cut_of(x)
+        _placed[grid](x, y, words, *size, crop, flips, *places[:3], edge_mode.name, *tile)
+        return y
+    grid, *tile = cut_of(x, _PLACES)
+    angles, count = (words, 0) if turns is None else (turns.contiguous(), len(turns))
+    _sampled[grid](
+        x, y, words, angles, *size, crop, slide, count, flips, *places, edge_mode.name, *tile, **_SAME_BITS
     )  # fmt: skip
     return y
