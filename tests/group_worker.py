@@ -7,14 +7,20 @@ writes what each case came to into OUT, ``{case}/{name}``.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
+import every_option
 import openmps as mps
 from openmps.distributed import Group
 from openmps.training import (
@@ -22,13 +28,21 @@ from openmps.training import (
     Augmentation,
     Batch,
     Checkpoint,
+    Dataset,
     Network,
     NetworkShape,
+    RunFolder,
     TrainableBatchNormalizationDataSource,
+    TrainingOptions,
+    describe_run,
     graph_parts,
     optimizer_factory,
+    resume,
+    session,
+    train,
 )
 from openmps.training import TrainableConvolutionDataSource as Trained
+from openmps.training.processes import FollowedRun
 from openmps.training.stepper import TrainingStepper
 from replay_twin import outcomes, replaying_queue
 
@@ -314,7 +328,7 @@ def shared_state(world: World) -> dict[str, Array]:
 
 def augmented(world: World) -> dict[str, Array]:
     """Steps on shares of batches that are augmented in every way."""
-    how = Augmentation.parse("flip:alternate,crop:1,rotate:20,pad:reflect,cutout:2,contrast:0.3,smooth:0.1,mixup:0.4")
+    how = Augmentation.parse(every_option.AUGMENTATION)
     network = Network.create(
         NetworkShape(SIDE, SIDE, 1, CLASSES, "lenet"), seed=1, optimizer=optimizer_factory("sgd", RATE)
     )
@@ -330,6 +344,53 @@ def augmented(world: World) -> dict[str, Array]:
     stepper.wait()
     stepper.collect()
     return network.arrays()
+
+
+# --- every option -----------------------------------------------------------------------------------------------------
+
+STOPS = (2, 4)
+"""Steps, of three an epoch, from whose checkpoints the run goes on."""
+
+
+def with_every_option(world: World, *, shards: bool, **changes: Any) -> dict[str, Array]:
+    """The files of a run with all options at once, and of the runs that go on from its checkpoints."""
+    generator = np.random.default_rng(9)
+    pixels = generator.integers(0, 256, (40, SIDE, SIDE, 1), np.uint8)
+    data = Dataset(pixels, np.arange(40) % 2, ("a", "b"), "noise").split()
+    said = {**every_option.OPTIONS, **changes}
+    options = TrainingOptions(
+        epochs=2, batch_size=IMAGES, network="tiny", checkpoint_every=1, checkpoints_kept=99, **said
+    )
+    together: Any = {"processes": world.group, "shards_optimizer_state": shards}
+    description, found = describe_run(data, options), dict[str, Array]()
+    with tempfile.TemporaryDirectory() as folder, nothing_but_numbers():
+        whole = Path(folder, "whole")
+        run = FollowedRun(whole, description) if world.rank else RunFolder.create(folder, description, name="whole")
+        train(data, run, options, world.device, **together)
+        found |= files_of(whole, "whole")
+        for step in STOPS:
+            path = Path(folder, f"from {step}")
+            if not world.rank:
+                shutil.copytree(whole, path)
+            again = FollowedRun(path, description) if world.rank else RunFolder.open(path)
+            stopped = None if world.rank else again.checkpoints.load(step)
+            resume(data, again, world.device, checkpoint=stopped, **together)
+            found |= files_of(path, path.name)
+    return found
+
+
+def files_of(path: Path, name: str) -> dict[str, Array]:
+    """The bytes of a run's arrays; none where another process has it."""
+    files = [*path.glob("*.safetensors"), *path.glob("*.dat")]
+    return {f"{name}/{file.name}": np.frombuffer(file.read_bytes(), np.uint8) for file in files}
+
+
+@contextmanager
+def nothing_but_numbers() -> Generator[None]:
+    """Without pictures, and without care for power cuts, which would take most of the time."""
+    leave = {name: lambda *arguments, **named: None for name in ("draw_curve", "draw_misclassified")}
+    with patch.multiple(session, **leave), patch.object(os, "fsync", lambda file: None):
+        yield
 
 
 CASES: dict[str, Callable[[World], dict[str, Array]]] = {
@@ -356,6 +417,8 @@ CASES: dict[str, Callable[[World], dict[str, Array]]] = {
     "in order, shards": lambda world: graph_case(in_order(world), "adam", drops=True, shards=True),
     "shared state": shared_state,
     "augmented": augmented,
+    "every option": lambda world: with_every_option(world, shards=False),
+    "every option, shards": lambda world: with_every_option(world, shards=True, optimizer="adam"),
     "by hand": lambda world: by_hand(world, synchronizes=True),
     "by hand, replayed": lambda world: by_hand(world, synchronizes=True, replays=True),
     "by hand, apart": by_hand,

@@ -15,8 +15,12 @@ from group_launch import finish, start
 from group_oracle import apart
 
 PROGRAM = str(Path(worker.__file__))
-OF_FOUR = ("sgd", "augmented", "adam, normalized", "adam, normalized, shards", "4 pieces", "shared state")
-SAME = [name for name in worker.CASES if not {"apart", "pieces", "state", "halves"} & {*name.replace(",", "").split()}]
+OF_FOUR = (
+    *("sgd", "augmented", "adam, normalized", "adam, normalized, shards"),
+    *("4 pieces", "shared state", "every option"),
+)
+OF_OTHER_BITS = {"apart", "pieces", "state", "halves", "option"}
+SAME = [name for name in worker.CASES if not OF_OTHER_BITS & {*name.replace(",", "").split()}]
 
 
 @pytest.mark.other_processes
@@ -35,6 +39,7 @@ def test_what_processes_come_to(tmp_path):
     _neither_replays_nor_buckets_nor_shards_change_bits(arrays)
     _statistics_of_shares_are_averaged(arrays)
     _checkpoints_of_shares_are_whole(arrays)
+    _runs_with_every_option_go_on_to_the_same_bytes(arrays)
 
 
 def _of(found, case):
@@ -94,3 +99,19 @@ def _checkpoints_of_shares_are_whole(arrays):
         for name in {"never stopped", "shards", "cut"} & {*found}:
             np.testing.assert_array_equal(found[f"bytes, {name}"], both // count, err_msg=name)
         np.testing.assert_array_equal(found["bytes, whole"], both)
+
+
+def _runs_with_every_option_go_on_to_the_same_bytes(arrays):
+    ran = {"every option": (1, 2, 4), "every option, shards": (1, 2)}
+    for case, count in [(case, count) for case, counts in ran.items() for count in counts]:
+        runs: dict[str, dict[str, np.ndarray]] = {}
+        for name, array in _of(arrays[count], case).items():
+            run, _, file = name.partition("/")
+            runs.setdefault(run, {})[file] = array
+        whole = runs.pop("whole")
+        assert "weights.safetensors" in whole
+        assert len(runs) == len(worker.STOPS)
+        for run, found in runs.items():
+            assert found.keys() == whole.keys()
+            for file, array in whole.items():
+                np.testing.assert_array_equal(found[file], array, err_msg=f"{case}, {count} processes, {run}, {file}")

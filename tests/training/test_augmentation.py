@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from encoding import FLOAT32, Bench, finish, numbers
+from every_option import AUGMENTATION as EVERYTHING
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.runtime.devices import mtl_device
@@ -24,10 +25,6 @@ from openmps.types import MPSImageFeatureChannelFormat as Format
 from replay_twin import outcomes, replaying_queue
 
 CPU = mtl_device("cpu")
-EVERYTHING = (
-    "flip:alternate,crop:1,translate:1,rotate:12.5,pad:reflect,cutout:2,brightness:0.1,contrast:0.2,"
-    "normalize:0.4/0.25,smooth:0.1,mixup:0.3"
-)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -12,9 +13,11 @@ import warnings
 import numpy as np
 import pytest
 
+import every_option
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
 from openmps.runtime.devices import mtl_device
 from openmps.training import run_description, session
+from openmps.training.augmentation import AS_THEY_ARE, ITEMS
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.loop import TrainingOptions, describe_run, resume, train
@@ -133,9 +136,9 @@ def test_without_tensorboard_installed(tmp_path, monkeypatch):
     "changes",
     [
         *({}, {"optimizer": "rmsprop"}, {"optimizer": "sgd", "decay": 1.0}, {"channel_format": Format.FLOAT16}),
-        {"augmentation": "flip:alternate,crop:1,rotate:10,pad:reflect,cutout:1,contrast:0.2,smooth:0.1,mixup:0.3"},
+        {"network": "tiny", **every_option.OPTIONS},
     ],
-    ids=["adam", "rmsprop", "sgd", "float16", "augmented"],
+    ids=["adam", "rmsprop", "sgd", "float16", "every option"],
 )
 def test_from_every_checkpoint_to_the_same_bytes(tmp_path, changes):
     whole, result = _train(tmp_path, "whole", **changes)
@@ -151,6 +154,14 @@ def test_from_every_checkpoint_to_the_same_bytes(tmp_path, changes):
         assert (found.iterations, found.resumed_from, found.interrupted) == (16, step, False)
         assert found.evaluation.loss == result.evaluation.loss
         assert _without_time(run.checkpoints.load(16)) == _without_time(Checkpoint.from_bytes(last))
+
+
+def test_no_option_is_missing_there():
+    chosen, plain = _options(**every_option.OPTIONS), _options()
+    names = {field.name for field in dataclasses.fields(TrainingOptions)}
+    assert names - {name for name in names if getattr(chosen, name) != getattr(plain, name)} == every_option.OF_ITS_OWN
+    items = {item.field for item in ITEMS.values()}
+    assert [name for name in items if getattr(chosen.augments, name) == getattr(AS_THEY_ARE, name)] == []
 
 
 def _without_time(checkpoint):
