@@ -129,6 +129,8 @@ def _deep(random: Random) -> Raw:
     return Raw(left * depth + "1" + right * depth)
 
 
+INTEGERS = (0, 1, 2, 255, 2**16 - 1, 2**31 - 1, -1, -(2**31))
+"""What whole numbers of 32 bits become."""
 NUMBERS: tuple[Any, ...] = (
     0, 1, -1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30,
     0.5, -0.0, 1e-300, 1e308, float("inf"), float("-inf"), float("nan"), Raw("1e999"), Raw("9" * 400),

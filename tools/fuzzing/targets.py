@@ -11,7 +11,6 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ import numpy as np
 import torch
 
 from fuzzing import seeds
-from fuzzing.messages import changed_message, changed_model
+from fuzzing.models import MODELS
 from fuzzing.mutations import (
     BLIND,
+    INTEGERS,
     SAFETENSORS,
     Mutation,
     Random,
@@ -35,17 +35,13 @@ from fuzzing.mutations import (
 from fuzzing.pictures import PICTURES
 from fuzzing.target import Target
 from openmps.core.image.batch import MPSImageBatch
-from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSError
-from openmps.formats import coreml
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.archive.container import seal, unpack
 from openmps.formats.archive.forms import classes
-from openmps.formats.coreml.protos import require_protos
 from openmps.formats.exchange.raw import load_raw
 from openmps.formats.exchange.tensors import load_tensors, save_tensors
-from openmps.formats.onnx import OnnxModel, network
 from openmps.formats.weights import load_dat_files, load_safetensors, save_dat_files, save_safetensors
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.catalog import rows
@@ -56,7 +52,7 @@ from openmps.training.checkpoint import Checkpoint, CheckpointFolder
 from openmps.training.idx import load_idx
 from openmps.training.json_lines import JsonLines
 from openmps.training.run_folder import RunFolder
-from openmps.types import MPSImageFeatureChannelFormat, MTLSize
+from openmps.types import MTLSize
 
 # --- archives ---------------------------------------------------------------------------------------------------------
 
@@ -314,9 +310,6 @@ def changed_npy_header(data: bytes, random: Random) -> bytes:
     return _rezipped(data, change, chosen.compress_type)
 
 
-_INTEGERS = (0, 1, 2, 255, 2**16 - 1, 2**31 - 1, -1, -(2**31))
-
-
 def changed_pickle(data: bytes, random: Random) -> bytes:
     """Numbers, names and instructions of the pickle changed."""
 
@@ -328,7 +321,7 @@ def changed_pickle(data: bytes, random: Random) -> bytes:
             if kind == 0:
                 found[at] = int(random.choice(list(b"(}])NKMJ\x8aGX\x8cUc\x93Qt\x85\x86\x87qr\x94hjsuaeRb.\x810")))
             elif kind == 1:
-                number = int(_INTEGERS[int(random.integers(len(_INTEGERS)))])
+                number = int(INTEGERS[int(random.integers(len(INTEGERS)))])
                 found[at : at + 5] = b"J" + struct.pack("<i", number)
             elif kind == 2:
                 found[at:at] = bytes(found[at : at + 40]) * int(random.integers(1, 200))
@@ -544,112 +537,6 @@ def _checkpoint_goes_round(folder: Path, found: Checkpoint) -> bool:
     return Checkpoint.from_bytes(found.to_bytes()).to_bytes() == found.to_bytes()
 
 
-# --- ONNX -------------------------------------------------------------------------------------------------------------
-
-_MODEL = "model.onnx"
-_FILLED = 64 << 10
-"""Bytes that operators may make which repeat numbers or choose channels."""
-_MOST_NUMBERS = 1 << 20
-
-
-def _write_onnx(folder: Path) -> None:
-    import onnx
-
-    model = seeds.onnx_model()
-    onnx.save(model, folder / _MODEL, save_as_external_data=True, location="model.data", size_threshold=2000)
-
-
-def _onnx_is_as_written(folder: Path, loaded: OnnxModel) -> bool:
-    """Read again it is the same; its inputs are those of the model, in its order."""
-    import onnx
-
-    inputs = [value.name for value in onnx.load(folder / _MODEL, load_external_data=False).graph.input]
-    named = [port.name for port in loaded.inputs]
-    return (
-        named == [name for name in inputs if name in named] and _onnx(folder).archived_data() == loaded.archived_data()
-    )
-
-
-def _onnx(folder: Path) -> OnnxModel:
-    return network(folder / _MODEL, fill_limit=_FILLED).model(_CPU)
-
-
-def changed_onnx(data: bytes, random: Random) -> bytes:
-    """Fields of the model changed; of what is beside it, bytes."""
-    try:
-        return changed_model(data, random)
-    except Exception:  # external data, which is no message
-        return random.bytes(len(data))
-
-
-def _run_onnx(loaded: OnnxModel) -> None:
-    """Run the model on ones, if its images are small."""
-    feeds = {port.name: np.ones([_small(length) for length in port.shape], np.float32) for port in loaded.inputs}
-    loaded.check(feeds)
-    descriptors = [MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, 1, 1, 1) for _ in loaded.inputs]
-    for port in loaded.inputs:
-        _, height, width, channels = port.pixels(feeds[port.name], "fuzz", port.name).shape
-        kind = MPSImageFeatureChannelFormat.FLOAT32
-        descriptors[port.image] = MPSImageDescriptor(kind, width, height, channels)
-    images = loaded.graph.program_for(descriptors).descriptors.values()
-    if sum(each.width * each.height * each.feature_channels for each in images) < _MOST_NUMBERS:
-        loaded.run(feeds)
-
-
-def _small(length: Any) -> int:
-    return length if isinstance(length, int) and length < 64 else 2
-
-
-# --- Core ML ----------------------------------------------------------------------------------------------------------
-
-_PACKAGES = Path(__file__).resolve().parents[2] / "tests" / "formats" / "coreml_packages"
-
-
-def _coreml(folder: Path) -> OnnxModel:
-    (path,) = (each for each in folder.iterdir() if each.suffix in (".mlpackage", ".mlmodel"))
-    return coreml.network(path, fill_limit=_FILLED).model(_CPU)
-
-
-def _write_package(folder: Path, name: str) -> None:
-    with zipfile.ZipFile(_PACKAGES / f"{name}.zip") as file:
-        file.extractall(folder)
-
-
-def _coreml_is_as_written(folder: Path, loaded: OnnxModel) -> bool:
-    """Read again it is the same."""
-    return _coreml(folder).archived_data() == loaded.archived_data()
-
-
-def changed_coreml(data: bytes, random: Random) -> bytes:
-    """Fields of the model changed; of what is beside it, names of the manifest, or heads of blobs and bytes."""
-    if data[:1] == b"{":
-        return changed_json(data, random)
-    heads = [found.start() for found in re.finditer(b"\xef\xbe\xad\xde", data)]
-    if not heads:
-        return changed_message(require_protos("fuzz").model.Model.FromString(data), random)
-    changed = bytearray(data)
-    place = heads[int(random.integers(len(heads)))] + 4 * int(random.integers(6))
-    number = int(_INTEGERS[int(random.integers(len(_INTEGERS)))])
-    changed[place : place + 4] = struct.pack("<I", number % 2**32)
-    return bytes(changed)
-
-
-def _of_coreml() -> tuple[Target, ...]:
-    """Where coremltools is installed, which describes the messages; a package of each kind of weights."""
-    if importlib.util.find_spec("coremltools") is None:
-        return ()
-    named: dict[str, Callable[[Path], None]] = {
-        name: partial(_write_package, name=name) for name in ("half", "blocks", "sparse")
-    }
-    return tuple(
-        Target(
-            f"Core ML, {name}", write, _coreml, lambda loaded: loaded.archived_data(), _coreml_is_as_written,
-            knowing=(changed_coreml,), has_checksum=False, use=_run_onnx,
-        )
-        for name, write in named.items()
-    )  # fmt: skip
-
-
 TARGETS: tuple[Target, ...] = (
     _archive("archive of kernels", seeds.kernels),
     _archive("archive of convolutions", seeds.convolutions),
@@ -704,10 +591,6 @@ TARGETS: tuple[Target, ...] = (
         "metrics.jsonl", _write_metrics, lambda folder: JsonLines(folder / "metrics.jsonl").read(),
         lambda records: repr(records).encode(), _lines_are_as_written, knowing=(changed_json,), has_checksum=False,
     ),
-    Target(
-        "ONNX", _write_onnx, _onnx, lambda loaded: loaded.archived_data(), _onnx_is_as_written,
-        knowing=(changed_onnx,), has_checksum=False, use=_run_onnx,
-    ),
-    *_of_coreml(),
+    *MODELS,
     *PICTURES,
 )  # fmt: skip
