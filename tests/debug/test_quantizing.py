@@ -210,6 +210,8 @@ def test_what_keeps_its_weights_is_named() -> None:
         quantize(network(NORMAL * np.inf), [IMAGES])
     with pytest.raises(mps.MPSArgumentError, match="source_images must"):
         quantize(graph, [])
+    with pytest.raises(mps.MPSTypeError, match=r"one ndarray by itself. Give a list: \[source_images\]"):
+        quantize(graph, IMAGES)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.usefixtures("unflushed", "in_an_empty_folder")

@@ -198,6 +198,24 @@ def test_the_command_converts_packages(tmp_path: Path, capsys: pytest.CaptureFix
     assert "must not end in .mlpackage" in capsys.readouterr().err
 
 
+def test_nothing_is_written_into_the_package_that_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = coreml_packages.packed("unet", tmp_path)
+    before = sorted(package.rglob("*"))
+    (tmp_path / "link").symlink_to(package / "Data")
+    monkeypatch.setattr(coreml, "network", None)  # it is said before anything is read
+    for command in (
+        ("convert", package, package / "net.mps"), ("convert", package, tmp_path / "link" / "net.mps", "--force"),
+        ("export", "--coreml", package, package / "a" / "b.mlpackage"), ("export", "--mlx", package, package / "mlx"),
+    ):  # fmt: skip
+        assert main([*map(str, command)]) == 2
+        assert "must lie outside of" in capsys.readouterr().err
+    assert sorted(package.rglob("*")) == before
+    assert main(["convert", str(package), str(tmp_path / "link" / ".." / ".." / "a" / "net.mps")]) == 2
+    assert "must be in a folder" in capsys.readouterr().err  # the folder of the package is another one
+
+
 def test_values_that_are_not_fixed_stay_open(tmp_path: Path) -> None:
     made = program([op("relu", "y", SHAPE)], ["y"])
     dimensions = made.mlProgram.functions["main"].inputs[0].type.tensorType.dimensions

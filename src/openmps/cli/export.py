@@ -11,7 +11,7 @@ import typer
 
 from openmps.cli.archives import is_model
 from openmps.cli.models import Found, Images, open_graph, open_model, required_images
-from openmps.cli.options import note
+from openmps.cli.options import note, require_outside
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Samples
 from openmps.errors import MPSFileError
@@ -88,6 +88,7 @@ def export(
         "--coreml": partial(_export_coreml, half=half, batch=batch or 1),
         "--coreai": partial(_export_coreai, batch=batch or 1),
     }
+    require_outside(out, graph, "the network that is exported")
     writers[target](graph, out, image or [], registry_of(registry, graph))
 
 

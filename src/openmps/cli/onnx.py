@@ -13,7 +13,16 @@ import typer
 
 from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_coreml, is_model
-from openmps.cli.options import Device, format_of, note, require_another, require_new, unorm_notes, warned_once
+from openmps.cli.options import (
+    Device,
+    format_of,
+    note,
+    require_another,
+    require_new,
+    require_outside,
+    unorm_notes,
+    warned_once,
+)
 from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSError, MPSFileError, printable
 
@@ -58,7 +67,7 @@ def convert(
     from openmps.runtime.devices import mtl_device
 
     chosen = format_of(channel_format)
-    require_another(out, model, "MODEL")
+    require_outside(out, model, "MODEL")
     if is_model(out):
         rule = f"must not end in {out.suffix}: what is written is an archive"
         raise MPSFileError("openmps convert", str(out), rule)

@@ -182,6 +182,15 @@ def require_another(out: Path, source: Path, word: str) -> None:
         raise MPSFileError(_WHO, str(out), f"must be another file than {word}", "the same one", "Choose another name.")
 
 
+def require_outside(out: Path, source: Path, word: str) -> None:
+    """Raise ``MPSFileError`` where what would be written is what is read, or lies in the folder that is read."""
+    from openmps.formats.paths import is_within
+
+    require_another(out, source, word)
+    if is_within(out, source):
+        raise MPSFileError(_WHO, str(out), f"must lie outside of {word}", f"a place in {source}", "Choose another one.")
+
+
 def require_new(out: Path, *, force: bool, is_made: bool = False) -> None:
     """Raise ``MPSFileError`` where a file cannot be written, or is there and no ``force`` is given.
 

@@ -22,6 +22,8 @@ def listed(who: str, argument: str, value: object, kind: type[T], what: str = ""
     rule = f"must be a sequence of {what or kind.__name__}"
     if isinstance(value, str | bytes | Mapping | Set) or not isinstance(value, Iterable):
         raise MPSTypeError(who, argument, rule, type(value).__name__)
+    if kind is not object and isinstance(value, kind):  # an array has arrays as its members
+        raise MPSTypeError(who, argument, rule, f"one {kind.__name__} by itself", f"Give a list: [{argument}]")
     members = list(cast("Iterable[object]", value))
     for each in members:
         if not isinstance(each, kind):

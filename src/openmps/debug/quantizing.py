@@ -115,10 +115,11 @@ def quantize(
     """The weights of a graph's convolutions in 8 bits, as data sources of the framework give them. Our addition.
 
     Each layer gets linear ranges a channel or a lookup table, whichever errs less in its results for the
-    ``source_images``, arrays ``[images, height, width, channels]`` as `MPSNNGraph.trace` takes them; ``form`` takes one
-    of them for all. Both compute as the framework does: from 8 bits to float16. The graph stays as it is.
+    ``source_images``, a list of arrays ``[images, height, width, channels]``, one a source image; ``form`` takes one of
+    them for all. Both compute as the framework does: from 8 bits to float16. The graph stays as it is.
 
     Raises:
+        MPSTypeError: ``source_images`` is one array, and no list, or something else has the wrong type.
         MPSArgumentError: The graph trains, would refuse the images, or has no convolution whose weights can be of 8
             bits.
         MPSNonFiniteError: A weight is NaN or infinite.

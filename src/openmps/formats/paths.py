@@ -79,6 +79,11 @@ def is_same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
         return False
 
 
+def is_within(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:
+    """Whether a path, links followed, leads to a place in a folder, whether there is something or not."""
+    return os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))
+
+
 def beneath(folder: str | os.PathLike[str], location: str) -> Path | None:
     """The path of a relative name within a folder, links followed; None where it leads out of it, or names nothing."""
     try:
