@@ -193,7 +193,7 @@ def _small(*names: str) -> CaseList:
 
 
 def test_a_recording_is_read_back(tmp_path: Path) -> None:
-    listed = _small("question: not_a_number: ReLU", "fact: row-bytes of INT8", "kernel: neuron sigmoid")
+    listed = _small("question: maxima_of_nan: ReLU", "fact: row-bytes of INT8", "kernel: neuron sigmoid")
     document = record(listed, CPU, tmp_path / "recording.json")
     golden = load_recording(tmp_path / "recording.json")
     assert golden.answers == document["answers"] and golden.digest == LIST.digest

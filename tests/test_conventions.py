@@ -27,6 +27,7 @@ from openmps.core.padding.policy import PRESETS
 from openmps.metal.version import Version
 from oracles import conventions as oracle
 from replay_twin import replaying_queue
+from samples.batch_normalization import ChannelSource
 
 SWITCHES = [(name, choice) for name in CASES for choice in CONVENTIONS[name].choices]
 OTHERS = [(name, choice) for name, row in CONVENTIONS.items() for choice in row.alternatives]
@@ -201,6 +202,36 @@ def test_replayed_updates_keep_it(choice: str) -> None:
     assert {work.outcome.value for work in command_buffer.explain().works} == {"replayed"}
 
 
+def test_running_variances_are_those_of_a_sample_once() -> None:
+    """A source makes the population's variance that of a sample, as PyTorch does, and leaves a sample's as it is."""
+    batch = mps.MPSImageBatch([row_image([2.0, 4.0, 9.0])])
+    found = list[list[float]]()
+    for choice in CONVENTIONS["variance"].choices:
+        source = mps.TrainableBatchNormalizationDataSource(
+            1, momentum=1.0, optimizer=lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, 0.0)
+        )
+        with mps.conventions(variance=choice):
+            node = mps.MPSCNNBatchNormalizationNode(mps.MPSNNImageNode(), source)
+            made = mps.MPSNNInitialGradientNode(node.result_image).training_graph(None)
+            assert made
+            graph = graph_of(made[0])
+        command_buffer = DEVICE.new_command_queue().command_buffer()
+        graph.encode_batch(command_buffer, [batch])
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        found.append(listed(source.variance()))
+    np.testing.assert_allclose(found, [[13.0], [13.0]], rtol=1e-6)
+
+
+def test_processes_share_variances_of_the_population_alone() -> None:
+    with mps.conventions(variance="sample"):
+        statistics = mps.MPSCNNBatchNormalizationStatistics(DEVICE)
+    state = mps.MPSCNNBatchNormalization(DEVICE, ChannelSource(1, 0.25)).result_state(row_image([2.0]))
+    statistics.encode_batch(DEVICE.new_command_queue().command_buffer(), [row_image([2.0, 4.0])], state)
+    with pytest.raises(mps.MPSArgumentError, match="must hold variances of the population, got those of a sample"):
+        state.share_statistics("a group", 2)
+
+
 @cache
 def _default(name: str, form: str) -> list[float]:
     """The numbers of a case without any block."""
@@ -242,7 +273,7 @@ def test_switches_change_no_other_case(half: dict[str, str]) -> None:
                 continue
             with mps.conventions(**{name: choice for name, choice in half.items() if name not in depends}):
                 things = subject.make()
-            assert run(subject, things)[0] == _default(other, form), (other, form)
+            np.testing.assert_array_equal(run(subject, things)[0], _default(other, form), err_msg=f"{other}, {form}")
 
 
 @pytest.mark.parametrize("half", HALVES, ids=range(len(HALVES)))

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convention_cases import filters, graphs, kernels, losses, windows
+from convention_cases import filters, graphs, kernels, losses, numbers, windows
 from convention_cases.case import Case
 
-CASES: Mapping[str, Case] = {**losses.CASES, **kernels.CASES, **windows.CASES, **graphs.CASES, **filters.CASES}
+CASES: Mapping[str, Case] = {
+    **losses.CASES,
+    **kernels.CASES,
+    **numbers.CASES,
+    **windows.CASES,
+    **graphs.CASES,
+    **filters.CASES,
+}
 """By the names of the conventions."""

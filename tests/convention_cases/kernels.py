@@ -9,6 +9,7 @@ import numpy as np
 
 import openmps as mps
 from convention_cases.case import (
+    SOURCES,
     STEPS,
     Absent,
     Case,
@@ -312,6 +313,7 @@ CASES: Mapping[str, Case] = {
         {"phase": _moments(_BATCHES[1]), "reset": _moments(*_BATCHES)},
         _statistics(),
         Absent("each encode of a graph has a state of its own", _asks_no_restart),
+        besides=SOURCES | {"variance"},
     ),
     "region_corners": Case(
         {each: [oracle.region(_ROW, 0.0, 0.5, 3, each)] for each in ("corners", "edges", "steps")},

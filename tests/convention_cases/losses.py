@@ -130,10 +130,53 @@ def _across(reading: str) -> list[float]:
     return [oracle.entropy_of_batch(_BATCH, _ONE_HOT, reading), 0.0] * 2
 
 
+# --- boxes ------------------------------------------------------------------------------------------------------------
+
+_BOXES, _LABELS = pixels([[[0.25, -0.25, 0.125, 0.375, 0.5, 1, 2]]]), pixels([[[0.625, 0.75, 1.5, 2, 1, 1, 0]]])
+_ANCHOR = (1.0, 2.0)
+
+
+def _yolo_descriptor() -> mps.MPSCNNYOLOLossDescriptor:
+    kinds = [Loss.MEAN_SQUARED_ERROR, Loss.HUBER, Loss.SIGMOID_CROSS_ENTROPY, Loss.SOFT_MAX_CROSS_ENTROPY]
+    return mps.MPSCNNYOLOLossDescriptor(*kinds, Reduction.SUM, [_ANCHOR])
+
+
+def _yolo_kernel() -> Subject:
+    def encode(command_buffer: Any, made: Any) -> Sequence[Any]:
+        labels = _labels(_LABELS, None)
+        return [made.encode(command_buffer, image(_BOXES), labels), labels.loss_image()]
+
+    return kernels(lambda: mps.MPSCNNYOLOLoss(DEVICE, _yolo_descriptor()), encode)
+
+
+def _yolo_graph() -> Subject:
+    def encode(command_buffer: Any, graph: mps.MPSNNGraph) -> Sequence[Any]:
+        labels = _labels(_LABELS, None)
+        return [graph.encode(command_buffer, [image(_BOXES)], [labels]), labels.loss_image()]
+
+    return network(lambda y: mps.MPSCNNYOLOLossNode(y, _yolo_descriptor()), image(_BOXES), behind=False, encode=encode)
+
+
+_YOLO = {"yolo_slope": ("sigmoid", "position"), "yolo_sizes": ("logarithms", "as_given"),
+         "yolo_confidence": ("overlap", "one")}  # fmt: skip
+
+
+def _yolo(name: str) -> Case:
+    readings = {each: oracle.yolo_cell(_BOXES, _LABELS, _ANCHOR, name, each) for each in _YOLO[name]}
+    return Case(
+        {each: [slopes, value] for each, (value, slopes) in readings.items()},
+        _yolo_kernel(),
+        _yolo_graph(),
+        unfused=_UNFUSED,
+        besides=SOURCES | {*_YOLO},
+    )
+
+
 _ABSOLUTE = _descriptor(Loss.MEAN_ABSOLUTE_ERROR, weight=2.0)
 _SQUARED = _descriptor(Loss.MEAN_SQUARED_ERROR, Reduction.MEAN)
 _ENTROPY = -float((T * np.log(oracle.soft_max(Y))).sum())
 CASES: Mapping[str, Case] = {
+    **{name: _yolo(name) for name in _YOLO},
     "hinge_labels": _case(_descriptor(Loss.HINGE), {each: oracle.hinge(Y, T, each) for each in ("signs", "as_given")}),
     "soft_max_slope": _case(
         _descriptor(Loss.SOFT_MAX_CROSS_ENTROPY),

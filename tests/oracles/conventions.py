@@ -9,6 +9,8 @@ import math
 
 import numpy as np
 
+from oracles import yolo_loss
+
 Pixels = np.ndarray
 
 
@@ -64,6 +66,21 @@ def entropy_of_batch(y: Pixels, t: Pixels, reading: str) -> float:
     """Mean soft-max cross entropy of images `[image, height, width, channels]`."""
     count = y[..., 0].size if reading == "pixels" else y.size
     return -float((t * np.log(soft_max(y))).sum()) / count
+
+
+def yolo_cell(y: Pixels, t: Pixels, anchor: tuple[float, float], name: str, reading: str) -> tuple[float, Pixels]:
+    """The loss of one cell with one box, and its gradient; ``name`` is the convention that is read."""
+    how = yolo_loss.Parameters(
+        (anchor,),
+        raw_labels=(name, reading) == ("yolo_sizes", "as_given"),
+        rescore=(name, reading) != ("yolo_confidence", "one"),
+    )
+    value, slopes = yolo_loss.loss(y.reshape(1, -1, 1, 1), t.reshape(1, -1, 1, 1), None, how)
+    slopes = slopes.reshape(-1)
+    if (name, reading) == ("yolo_slope", "position"):
+        places = 1 / (1 + np.exp(-y.reshape(-1)[:2]))
+        slopes[:2] /= places * (1 - places)
+    return float(value.sum()), slopes
 
 
 # --- channels and places ----------------------------------------------------------------------------------------------
@@ -145,6 +162,80 @@ def enlarged_gradient(gradient: list[float], length: int, factor: int, reading: 
     """Of `enlarged`, which is linear: column by column."""
     columns = [enlarged([float(i == j) for j in range(length)], factor, reading) for i in range(length)]
     return [sum(g * each for g, each in zip(gradient, column, strict=True)) for column in columns]
+
+
+# --- normalization ----------------------------------------------------------------------------------------------------
+
+
+def normalized(x: list[float], epsilon: float, reading: str) -> list[float]:
+    """Less the mean, divided by the deviation of a population or of a sample."""
+    deviation = math.sqrt(np.var(x, ddof=int(reading == "sample")) + epsilon)
+    return [(each - float(np.mean(x))) / deviation for each in x]
+
+
+def normalized_gradient(x: list[float], flow: list[float], epsilon: float, reading: str) -> list[float]:
+    """Of the sum of ``flow`` times `normalized`, by central differences."""
+    found: list[float] = []
+    for i in range(len(x)):
+        moved = [[*x[:i], x[i] + side, *x[i + 1 :]] for side in (1e-5, -1e-5)]
+        up, down = (float(np.dot(flow, normalized(each, epsilon, reading))) for each in moved)
+        found.append((up - down) / 2e-5)
+    return found
+
+
+def slopes_of_channels(x: Pixels, flow: Pixels, size: int, reading: str) -> Pixels:
+    """Of one pixel, divided by 1 + the mean of squares of the channels around each to the fifth, for ``flow``.
+
+    The derivative has a share of the sum over the channels whose windows hold each; as printed it has all of it.
+    """
+    count = len(x)
+    around = [range(max(0, k - size // 2), min(count, k + (size - 1) // 2 + 1)) for k in range(count)]
+    base = np.array([1 + sum(x[q] ** 2 for q in around[k]) / size for k in range(count)])
+    sums = np.array([sum(flow[r] * x[r] * base[r] ** -6 for r in range(count) if k in around[r]) for k in range(count)])
+    return flow * base**-5 - 10 / (size if reading == "derivative" else 1) * x * sums
+
+
+def slopes_of_windows(x: list[float], flow: list[float], alpha: float, reading: str, kind: str) -> list[float]:
+    """Of a row with zeros around it and windows of 3 by 3, for ``flow``: of squares to the fifth, or of contrast.
+
+    The derivative by central differences; as printed with numbers of the pixel that a slope is for.
+    """
+    if reading == "derivative":
+        found: list[float] = []
+        for i in range(len(x)):
+            moved = [[*x[:i], x[i] + side, *x[i + 1 :]] for side in (1e-5, -1e-5)]
+            up, down = (float(np.dot(flow, around_three(each, alpha, kind)[0])) for each in moved)
+            found.append((up - down) / 2e-5)
+        return found
+    _, base, mean = around_three(x, alpha, kind)
+    found = []
+    for i in range(len(x)):
+        inside = range(max(0, i - 1), min(len(x), i + 2))
+        if kind == "squares":
+            total = flow[i] - 10 * alpha * x[i] / base[i] * sum(flow[p] * x[p] for p in inside)
+            found.append(total * base[i] ** -5)
+        else:
+            share = [1 / 9 + alpha / 9 * (x[p] - 1) * (x[i] - mean[i]) / base[i] for p in inside]
+            found.append((flow[i] - sum(flow[p] * s for p, s in zip(inside, share, strict=True))) * base[i] ** -0.5)
+    return found
+
+
+def around_three(x: list[float], alpha: float, kind: str) -> tuple[list[float], list[float], list[float]]:
+    """A row normalized by the nine numbers around each, six of them 0; what divides it before its power; means."""
+    nines = [[tap(x, i + d, "zero") for d in (-1, 0, 1)] + [0.0] * 6 for i in range(len(x))]
+    means = [float(np.mean(each)) for each in nines]
+    if kind == "squares":
+        base = [1 + alpha * float(np.mean(np.square(each))) for each in nines]
+        return [v / b**5 for v, b in zip(x, base, strict=True)], base, means
+    base = [2.0**-10 + alpha * float(np.var(each)) for each in nines]
+    return [(v - m) / math.sqrt(b) for v, m, b in zip(x, means, base, strict=True)], base, means
+
+
+def gelu_slopes(x: list[float], reading: str) -> list[float]:
+    """The derivative of x times the normal distribution's, or with twice its second term."""
+    times = 1.0 if reading == "derivative" else 2.0
+    normal = [math.exp(-v * v / 2) / math.sqrt(2 * math.pi) for v in x]
+    return [(1 + math.erf(v / math.sqrt(2))) / 2 + times * v * n for v, n in zip(x, normal, strict=True)]
 
 
 # --- windows on a row -------------------------------------------------------------------------------------------------

@@ -148,7 +148,9 @@ def _losses() -> Iterator[tuple[str, str, Entry]]:
     boxes = mps.MPSCNNYOLOLossDescriptor(*types, Reduction.SUM, [(1.0, 2.0)])
     y, t = row([0.25, -0.25, 0.125, 0.375, 0.5, 1, 2]), row([0.625, 0.75, 1.5, 2, 1, 1, 0])
     more = {"labels": t, "lossImageSize": [1, 1, 1]}
-    yield "yolo_decoding", "one cell", _kernel(mps.MPSCNNYOLOLoss(DEVICE, boxes), y, read=["result", "loss"], **more)
+    cell = _kernel(mps.MPSCNNYOLOLoss(DEVICE, boxes), y, read=["result", "loss"], **more)
+    for name in ("yolo_slope", "yolo_sizes", "yolo_confidence"):
+        yield name, "one cell", cell
 
 
 def _kernels() -> Iterator[tuple[str, str, Entry]]:
@@ -204,9 +206,10 @@ def _kernels() -> Iterator[tuple[str, str, Entry]]:
     larger = mps.MPSCNNUpsamplingBilinear(DEVICE, 2, 1)
     yield "bilinear_centres", "upsampling by 2", _kernel(larger, row(0, 10, 20))
     yield "bilinear_centres", "resizing 3 to 6", _kernel(mps.MPSNNResizeBilinear(DEVICE, 6, 1, False), row(0, 10, 20))
-    yield "not_a_number", "maximum", _kernel(_maximum(2, 1), row("nan", 1, 2, 3), destination=[4, 1, 1])
-    yield "not_a_number", "ReLU", _kernel(mps.MPSCNNNeuronReLU(DEVICE, 0.0), row("nan", "inf", "-inf", -1))
-    yield "not_a_number", "division", _kernel(mps.MPSCNNDivide(DEVICE), row(1, 0, -1), row(0, 0, 0))
+    yield "maxima_of_nan", "maximum", _kernel(_maximum(2, 1), row("nan", 1, 2, 3), destination=[4, 1, 1])
+    yield "maxima_of_nan", "ReLU", _kernel(mps.MPSCNNNeuronReLU(DEVICE, 0.0), row("nan", "inf", "-inf", -1))
+    yield "infinite_quotients", "division", _kernel(mps.MPSCNNDivide(DEVICE), row(1, 0, -1), row(0, 0, 0))
+    yield "infinite_soft_max", "infinity and 0", _kernel(mps.MPSCNNSoftMax(DEVICE), row(["inf", 0]))
     for form in ("UNORM8", "UNORM16", "FLOAT16"):
         source = {"format": int(mps.MPSImageFeatureChannelFormat[form]), **row([0, 1, 0, 1])}
         neuron = mps.MPSCNNNeuronReLU(DEVICE, 0.0)
@@ -214,11 +217,21 @@ def _kernels() -> Iterator[tuple[str, str, Entry]]:
     one = _set(mps.MPSCNNAdd(DEVICE), primary_stride_in_pixels_x=0, primary_stride_in_pixels_y=0)
     yield "broadcast_size", "one pixel and six", _kernel(one, row(1), _ramp(6), read=["size"])
     yield "broadcast_size", "two and three", _kernel(mps.MPSCNNAdd(DEVICE), row(1, 2), row(10, 20, 30), read=["size"])
-    slopes = mps.MPSCNNCrossChannelNormalization(DEVICE, 3)
-    back = {"kernel": described(mps.MPSCNNCrossChannelNormalizationGradient(DEVICE, 3)), "secondary": 0}
-    normalized = _kernel(slopes, row([0.5, 1, 2]), read=["result", "gradients"])
-    normalized["gradients"] = [{**back, "incoming": {"numbers": [1, 1, 1]}}]
-    yield "normalization_slopes", "three channels", normalized
+    contrast = _set(mps.MPSCNNLocalContrastNormalization(DEVICE, 3, 3), alpha=1.0)
+    contrast_back = _set(mps.MPSCNNLocalContrastNormalizationGradient(DEVICE, 3, 3), alpha=1.0)
+    squares, squares_back = mps.MPSCNNSpatialNormalization, mps.MPSCNNSpatialNormalizationGradient
+    channels, channels_back = mps.MPSCNNCrossChannelNormalization, mps.MPSCNNCrossChannelNormalizationGradient
+    gelu = mps.MPSNNNeuronDescriptor(mps.MPSCNNNeuronType.GELU)
+    neuron, neuron_back = mps.MPSCNNNeuron(DEVICE, gelu), mps.MPSCNNNeuronGradient(DEVICE, gelu)
+    for name, what, forward, back, source in (
+        ("normalization_slopes", "three channels", channels(DEVICE, 3), channels_back(DEVICE, 3), row([0.5, 1, 2])),
+        ("normalization_slopes", "squares of windows", squares(DEVICE, 3, 3), squares_back(DEVICE, 3, 3), _ramp(3)),
+        ("normalization_slopes", "contrast of windows", contrast, contrast_back, _ramp(3)),
+        ("gelu_slope", "three numbers", neuron, neuron_back, row(-1.5, 0.5, 2)),
+    ):
+        entry = _kernel(forward, source, read=["result", "gradients"])
+        incoming = {"kernel": described(back), "secondary": 0, "incoming": {"numbers": [1, 1, 1]}}
+        yield name, what, {**entry, "gradients": [incoming]}
 
 
 def _policies() -> Iterator[tuple[str, str, Entry]]:

@@ -10,7 +10,7 @@ import openmps.names as names
 from openmps.conformance.answers import Answer, answer_of
 from openmps.conformance.cases import Case, CaseList
 from openmps.conformance.goldens import Golden, Verdict, verdict
-from openmps.convention import NotingConventions, current
+from openmps.convention import NotingConventions, conventions, current
 from openmps.convention.table import CONVENTIONS
 
 _CLIENTS = ("MetalTensors", "Turi Create")
@@ -51,9 +51,21 @@ def evidence(
     for case in listed.cases.values() if cases is None else cases:
         with NotingConventions(current()) as noted:
             answer = answer_of(case, device, noted)
-        asked = noted.asked | {*case.questions}
-        unproven = tuple(name for name in CONVENTIONS if name in asked and not CONVENTIONS[name].proven)
-        yield _judged(listed, case, answer, machines, unproven)
+        asked = [name for name, row in CONVENTIONS.items() if name in noted.asked and not row.proven]
+        unproven = {name for name in asked if _bears_on(name, case, answer, device)}
+        unproven |= {name for name in case.questions if not CONVENTIONS[name].proven}
+        yield _judged(listed, case, answer, machines, tuple(name for name in CONVENTIONS if name in unproven))
+
+
+def _bears_on(name: str, case: Case, answer: Answer, device: names.MTLDevice) -> bool:
+    """Whether another choice of a convention that a case asks for has another answer, or none can be told."""
+    others = CONVENTIONS[name].alternatives
+    return case.compares == "shape" or not others or any(answer != _by(name, each, case, device) for each in others)
+
+
+def _by(name: str, choice: str, case: Case, device: names.MTLDevice) -> Answer:
+    with conventions(**{name: choice}):
+        return answer_of(case, device)
 
 
 def _judged(

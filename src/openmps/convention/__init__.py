@@ -40,6 +40,10 @@ class Conventions(KnownAttributes, Mapping[str, str]):
     def __len__(self) -> int:
         return len(CONVENTIONS)
 
+    def unnoted(self, name: str) -> str:
+        """The choice, where it bears on NaN and infinity alone: finite numbers do not depend on it."""
+        return Conventions.__getitem__(self, name)
+
     def departures(self) -> dict[str, str]:
         """The choices that are not the default, by name."""
         return {name: self._chosen[name] for name in sorted(self._chosen) if self._chosen[name] != self._default(name)}

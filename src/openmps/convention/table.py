@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from openmps.convention.filters import FILTERS
-from openmps.convention.row import NO_NUMBERS, NOT_COMPUTED, NOT_DEFINED, Convention
+from openmps.convention.row import NO_NUMBERS, NOT_DEFINED, Convention
 
 _OTHER_OBJECTS = "it concerns objects of Metal, not numbers"
 _M4 = "macOS 27, M4"
+_TURI = "Turi Create's comparison of its own two implementations"
 _KERNELS = (
     Convention(
         "weights_precision", ("K1", "R19"), "Are float32 weights rounded to float16?",
@@ -56,9 +57,19 @@ _KERNELS = (
         {"differ": "yes", "equal": "no: each begins again"}, ("MPSCNNDropout",), ("MPSCNNDropout.h",),
     ),
     Convention(
-        "yolo_decoding", ("K9",), "How are the predictions of a YOLO loss decoded?",
-        {"decoded": "the sigmoid's derivative, logarithms of sizes, overlap as confidence"},
-        ("MPSCNNYOLOLoss",), ("Turi Create's comparison of its own two implementations",), why_not=NOT_COMPUTED,
+        "yolo_slope", ("K9",), "Does the gradient of a YOLO loss's positions go through their sigmoid?",
+        {"sigmoid": "yes: it is that of the predictions", "position": "no: it is that of the sigmoid's results"},
+        ("MPSCNNYOLOLoss",), (_TURI,),
+    ),
+    Convention(
+        "yolo_sizes", ("K9",), "What are the predicted sizes of a YOLO loss compared with?",
+        {"logarithms": "ln(size / anchor) of the labels",
+         "as_given": "the labels, which hold logarithms: a size is anchor e^label"},
+        ("MPSCNNYOLOLoss",), (_TURI,),
+    ),
+    Convention(
+        "yolo_confidence", ("K9",), "What is a YOLO loss's confidence compared with where it rescores?",
+        {"overlap": "the overlap of the predicted box and the label's", "one": "1"}, ("MPSCNNYOLOLoss",), (_TURI,),
     ),
     Convention(
         "statistics_restart", ("K10",), "When do the statistics of a batch normalization's state begin again?",
@@ -67,10 +78,10 @@ _KERNELS = (
     ),
     Convention(
         "variance", ("K11",), "Are variances those of the population?",
-        {"population": "yes: divided by the count"},
-        ("MPSCNNBatchNormalizationStatistics", "MPSCNNInstanceNormalization"),
+        {"population": "yes: divided by the count", "sample": "no: divided by one less; of one number it is NaN"},
+        ("MPSCNNBatchNormalizationStatistics", "MPSCNNBatchNormalizationGradient", "MPSCNNInstanceNormalization",
+         "MPSCNNGroupNormalization"),
         ("MPSMatrixBatchNormalization on an M4 computes the population's (C, B): the nearest kernel measured",),
-        why_not=NOT_COMPUTED,
     ),
     Convention(
         "l2_clamp", ("K12",), "What does L2 pooling read outside the image where the edge mode is Clamp?",
@@ -200,8 +211,8 @@ _GRAPHS = (
         ("MPSCNNArithmetic",), ("MPSCNNMath.h",),
     ),
     Convention(
-        "last_texel", ("R17",), "What becomes of channels behind the last one written?",
-        {"untouched": "they stay"}, ("MPSCNNKernel",), ("silent",), why_not=NOT_COMPUTED,
+        "last_texel", ("R17",), "What becomes of channels behind the last one written, up to a multiple of four?",
+        {"untouched": "they stay", "zeros": "0"}, ("MPSCNNKernel",), ("silent",),
     ),
     Convention(
         "concatenation_filler", ("R18",), "What fills one and two channels of a concatenation up to four?",
@@ -295,13 +306,33 @@ _BESIDES = (
     ),
     Convention(
         "normalization_slopes", ("P7",), "Are gradients of local normalizations the derivatives, or as printed?",
-        {"derivative": "the derivatives"}, ("MPSCNNCrossChannelNormalizationGradient",),
-        ("the printed formulas are no derivatives",), why_not=NOT_COMPUTED,
+        {"derivative": "the derivatives",
+         "printed": "as printed: sums of squares without 1 / N, and numbers of the pixel that they are for"},
+        ("MPSCNNSpatialNormalization", "MPSCNNSpatialNormalizationGradient", "MPSCNNLocalContrastNormalization",
+         "MPSCNNLocalContrastNormalizationGradient", "MPSCNNCrossChannelNormalization",
+         "MPSCNNCrossChannelNormalizationGradient"),
+        ("MPSCNNNormalization.h 107, 295, 470: the printed formulas are no derivatives",),
     ),
     Convention(
-        "not_a_number", ("P8",), "What do maxima, neurons and divisions make of NaN and infinity?",
-        {"ieee": "NaN is kept, 1/0 is infinite, 0/0 NaN"}, ("MPSCNNPoolingMax", "MPSCNNDivide"),
-        ("MetalTensors' tests on Macs: infinities pass default limits",), why_not=NOT_COMPUTED,
+        "gelu_slope", ("P7",), "Is the gradient of GeLU the derivative, or as printed?",
+        {"derivative": "the derivative", "printed": "as printed: with twice the derivative's second term"},
+        ("MPSCNNNeuron", "MPSCNNNeuronGradient", "MPSCNNBatchNormalizationGradient"),
+        ("MPSCNNNeuron.h+ 260: a parenthesis is closed that none opens",),
+    ),
+    Convention(
+        "maxima_of_nan", ("P8",), "What do max pooling and ReLU make of NaN?",
+        {"kept": "NaN", "lost": "the largest of the other numbers, -infinity of none; 0 of a ReLU"},
+        ("MPSCNNPoolingMax", "MPSCNNDilatedPoolingMax", "MPSCNNNeuronReLU"), ("silent",),
+    ),
+    Convention(
+        "infinite_quotients", ("P8",), "Do infinite quotients pass the default limits?",
+        {"pass": "yes: 1/0 is infinite, 0/0 NaN", "cut": "no: 1/0 is the largest float32; NaN stays"},
+        ("MPSCNNDivide",), ("MetalTensors' tests on Macs: infinities pass default limits",),
+    ),
+    Convention(
+        "infinite_soft_max", ("P8",), "What is the soft-max of infinity?",
+        {"nan": "NaN, as infinity less infinity is"}, ("MPSCNNSoftMax",), ("silent",),
+        why_not="by the formula it is NaN; what else a kernel may return is no reading of it",
     ),
     Convention(
         "optimizer_steps", ("P9",), "Do optimizers compute as their formulas are printed?",

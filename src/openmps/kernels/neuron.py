@@ -61,7 +61,7 @@ class MPSCNNNeuron(_NeuronParameters, MPSCNNKernel, leaves=MPSNNGradientState):
         region = at.read(images[0])
         if self._neuron.is_identity:
             return Neuron(*self._neuron[:4])(region)
-        return activated(at, self.name, region, self._neuron, at.sources[0].channels)
+        return activated(at, self, region, self._neuron, at.sources[0].channels)
 
 
 class MPSCNNNeuronGradient(_NeuronParameters, MPSCNNGradientKernel, of=MPSCNNNeuron):
@@ -73,7 +73,7 @@ class MPSCNNNeuronGradient(_NeuronParameters, MPSCNNGradientKernel, of=MPSCNNNeu
 
     def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         channels = at.sources[1].channels
-        return at.back(activation_gradient(at, self.name, gradient, at.read(source), self._neuron, channels))
+        return at.back(activation_gradient(at, self, gradient, at.read(source), self._neuron, channels))
 
 
 class MPSCNNNeuronAbsolute(MPSCNNNeuron):

@@ -26,10 +26,15 @@ from openmps.ops.normalization.local_normalization import (
     SpatialNormalization,
     SpatialNormalizationGradient,
 )
+from openmps.ops.normalization.printed_slopes import (
+    PrintedChannelGradient,
+    PrintedContrastGradient,
+    PrintedSpatialGradient,
+)
 from openmps.ops.op import Value
+from openmps.selectors import takes
 
 # --- parameters -------------------------------------------------------------------------------------------------------
-from openmps.selectors import takes
 
 
 def _finite(who: str, argument: str, value: float, least: float = -FLT_MAX) -> float:
@@ -103,6 +108,10 @@ class _Gradient(_Parameters, MPSCNNGradientKernel):
         super()._configure(record)
         self._change(**dict(zip(self._names, record.parameters, strict=True)))
 
+    def _is_printed(self) -> bool:
+        """Whether the header's formula is taken, which is not the derivative."""
+        return self.conventions["normalization_slopes"] == "printed"
+
 
 class _WindowGradient(_SquareWindow, _Gradient):
     """The gradient of a normalization over pixels."""
@@ -131,13 +140,14 @@ class MPSCNNSpatialNormalizationGradient(_EnergyParameters, _WindowGradient, of=
 
     With T = delta + alpha / N · sum X² at the pixels p whose windows read i,
     ``dX[i] = G[i] T[i]^-beta - 2 alpha beta / N · X[i] · sum(p) G[p] X[p] T[p]^(-beta - 1)``: the header's formula
-    lacks 1 / N, and its T stands at the wrong pixel. Gradient pixel t belongs to the window around source pixel
-    ``secondary_offset + t``. An encode that returns an image takes parameters and window from the state; given a
-    destination, it has them as they are set.
+    lacks 1 / N, and its T stands at the wrong pixel; the convention ``normalization_slopes`` takes it all the same.
+    Gradient pixel t belongs to the window around source pixel ``secondary_offset + t``. An encode that returns an image
+    takes parameters and window from the state; given a destination, it has them as they are set.
     """
 
     def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
-        return SpatialNormalizationGradient(at.window, at.edge_mode, self._divisor())(gradient, source)
+        slopes = PrintedSpatialGradient if self._is_printed() else SpatialNormalizationGradient
+        return slopes(at.window, at.edge_mode, self._divisor())(gradient, source)
 
 
 class MPSCNNLocalContrastNormalization(_ContrastParameters, _SquareWindow, MPSCNNKernel):
@@ -160,13 +170,14 @@ class MPSCNNLocalContrastNormalizationGradient(
 
     With H = ps G T^-beta and W = 2 alpha beta H (X - p0 M) / T at the pixels p whose windows read i,
     ``dX[i] = H[i] - sum(p) (p0 H[p] + W[p] (X[i] - M[p])) / N``: the header's formula has 1 where M belongs, and
-    numbers of the wrong pixel. Gradient pixel t belongs to the window around source pixel ``secondary_offset + t``.
-    An encode that returns an image takes parameters and window from the state; given a destination, it has them as
-    they are set.
+    numbers of the wrong pixel; the convention ``normalization_slopes`` takes it all the same. Gradient pixel t belongs
+    to the window around source pixel ``secondary_offset + t``. An encode that returns an image takes parameters and
+    window from the state; given a destination, it has them as they are set.
     """
 
     def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
-        return LocalContrastNormalizationGradient(at.window, at.edge_mode, *self._how())(gradient, source)
+        slopes = PrintedContrastGradient if self._is_printed() else LocalContrastNormalizationGradient
+        return slopes(at.window, at.edge_mode, *self._how())(gradient, source)
 
 
 # --- over feature channels --------------------------------------------------------------------------------------------
@@ -203,10 +214,10 @@ class MPSCNNCrossChannelNormalizationGradient(_ChannelWindow, _Gradient, of=MPSC
 
     With L the forward divisor without its exponent, and the channels r = k - (N - 1) // 2 .. k + N // 2,
     ``dX[k] = G[k] L[k]^-beta - 2 alpha beta / N · X[k] · sum(r) G[r] X[r] L[r]^(-beta - 1)``: the header's formula
-    lacks 1 / N. An encode that returns an image takes parameters and window from the state; given a destination, it has
-    them as they are set.
+    lacks 1 / N; the convention ``normalization_slopes`` takes it all the same. An encode that returns an image takes
+    parameters and window from the state; given a destination, it has them as they are set.
     """
 
     def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
-        differentiate = CrossChannelNormalizationGradient(self.kernel_size, self._divisor())
-        return at.back(differentiate(gradient, at.read(source)))
+        slopes = PrintedChannelGradient if self._is_printed() else CrossChannelNormalizationGradient
+        return at.back(slopes(self.kernel_size, self._divisor())(gradient, at.read(source)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from openmps.checks import of_kind
 from openmps.convention import Conventions
 from openmps.core.kernel.base import KernelProperties
@@ -13,6 +15,7 @@ from openmps.core.padding.geometry import exclude_edges_zero_pad
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.metal.device import MTLDevice
 from openmps.ops.op import Value
+from openmps.ops.pointwise.neuron import ReplaceNaN
 from openmps.ops.pooling.pooling import (
     AveragePooling,
     AveragePoolingGradient,
@@ -72,16 +75,21 @@ class _LargestOfWindow(MPSCNNPooling):
     """Max pooling, which tells its state where the largest numbers were."""
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        largest, choice = MaxPooling(at.window, at.edge_mode)(images[0])
+        largest, choice = MaxPooling(at.window, at.edge_mode)(_numbers(self.conventions, images[0]))
         at.saves(choice)
         return largest
+
+
+def _numbers(conventions: Conventions, image: Value) -> Value:
+    """An image whose NaN no maximum is, by a convention."""
+    return ReplaceNaN(-math.inf)(image) if conventions.unnoted("maxima_of_nan") == "lost" else image
 
 
 class MPSCNNPoolingMax(_LargestOfWindow):
     """Y = the largest of the window's numbers (MPSCNNPooling.h, macOS 10.13).
 
     Outside the image ZERO counts as 0, which overrides negative numbers at the border; CLAMP repeats the edge pixel.
-    NaN wins.
+    NaN wins, unless the convention ``maxima_of_nan`` leaves it out.
     """
 
 
@@ -174,6 +182,7 @@ class _LargestOfWindowGradient(MPSCNNPoolingGradient):
     """
 
     def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
+        source = _numbers(self.conventions, source)
         if self.conventions["pooling_ties"] == "last":
             return LastMaximumGradient(at.window, at.edge_mode)(gradient, source)
         choice = at.saved if _reads_alike(at) else None

@@ -22,6 +22,7 @@ from openmps.errors import MPSArgumentError, MPSMemoryError
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization, MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.normalization.batch_normalization import RunningAverages
+from openmps.ops.normalization.sample_variance import sample_factor
 from openmps.runtime.binding import Number, Numbers
 from openmps.runtime.dispatch import record_op
 from openmps.runtime.step_trace import check_each_step, declared, depends_on
@@ -258,7 +259,8 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
         result = self._state_of(MPSCNNNormalizationMeanAndVarianceState, command_buffer.device, "mean", "variance")
         if state.has_statistics:
             own = (Numbers(result.mean), Numbers(result.variance), state.used("mean"), state.used("variance"))
-            operands = (*own, Number(state.pixels / (state.pixels - 1)))
+            factor = 1.0 if state.has_sample_variance else sample_factor(state.pixels)
+            operands = (*own, Number(factor))
             record_op(command_buffer, f"{self._name} average", RunningAverages(self._momentum), operands)
             places = [Numbers(each, 0, self._channels) for each in (result.mean, result.variance)]
             self._record_average(command_buffer, ("mean", "variance"), places)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from openmps.checks import of_kind
+from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
 from openmps.ops.op import Value
-from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
+from openmps.ops.pointwise.neuron import Neuron, NeuronGradient, PrintedGeLUGradient, ReplaceNaN
+from openmps.types import MPSCNNNeuronType
 
 
 def neuron_parameters(who: str, argument: str, descriptor: object) -> NeuronParameters:
@@ -14,20 +16,31 @@ def neuron_parameters(who: str, argument: str, descriptor: object) -> NeuronPara
     return of_kind(who, argument, descriptor, MPSNNNeuronDescriptor).parameters()
 
 
-def activated(at: LoweringContext, who: str, x: Value, neuron: NeuronParameters | None, channels: int) -> Value:
+def activated(
+    at: LoweringContext, kernel: KernelProperties, x: Value, neuron: NeuronParameters | None, channels: int
+) -> Value:
     """The neuron of ``x``, an image of so many channels; ``x`` itself without a neuron."""
     if neuron is None or neuron.is_identity:
         return x
-    return Neuron(*neuron[:4])(x, *_slopes(at, who, neuron, channels))
+    if neuron.neuron_type is MPSCNNNeuronType.RELU and kernel.conventions.unnoted("maxima_of_nan") == "lost":
+        x = ReplaceNaN(0.0)(x)
+    return Neuron(*neuron[:4])(x, *_slopes(at, kernel.name, neuron, channels))
 
 
 def activation_gradient(
-    at: LoweringContext, who: str, gradient: Value, x: Value, neuron: NeuronParameters | None, channels: int
+    at: LoweringContext,
+    kernel: KernelProperties,
+    gradient: Value,
+    x: Value,
+    neuron: NeuronParameters | None,
+    channels: int,
 ) -> Value:
     """``gradient`` times the neuron's derivative at ``x``; ``gradient`` itself without a neuron."""
     if neuron is None or neuron.is_identity:
         return gradient
-    return NeuronGradient(*neuron[:4])(gradient, x, *_slopes(at, who, neuron, channels))
+    if neuron.neuron_type is MPSCNNNeuronType.GELU and kernel.conventions["gelu_slope"] == "printed":
+        return PrintedGeLUGradient()(gradient, x)
+    return NeuronGradient(*neuron[:4])(gradient, x, *_slopes(at, kernel.name, neuron, channels))
 
 
 def _slopes(at: LoweringContext, who: str, neuron: NeuronParameters, channels: int) -> tuple[Value, ...]:

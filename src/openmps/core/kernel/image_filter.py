@@ -106,6 +106,10 @@ class ImageFilter(ImageKernel):
         origin = self.clip_rect.origin
         return Target(origin.x, origin.y, width, height, channel, there)
 
+    def _cleared(self, target: Target, destination: Extent) -> int:
+        """See `PlannedKernel`: none, for pixels of textures are written as wholes."""
+        return 0
+
     def _components(
         self, at: LoweringContext, value: Value, channels: int, colour: float = 0.0, alpha: float = 1.0
     ) -> Value:

@@ -43,13 +43,19 @@ class Plan(FunctionPlan):
     )
 
     def __init__(
-        self, record: ForwardRecord, function: Function, constants: Sequence[Constant], results_per_image: int
+        self,
+        record: ForwardRecord,
+        function: Function,
+        constants: Sequence[Constant],
+        results_per_image: int,
+        cleared: int = 0,
     ) -> None:
         super().__init__(function, constants)
         self.record = record
         """What a gradient state keeps of the encode."""
         self.sources: tuple[SourceRecord, ...] = record.sources
-        self.target: Target = record.target
+        self.target: Target = record.target._replace(channels=record.target.channels + cleared)
+        """What is written, with channels that are cleared behind those of the result."""
         self.first_images = tuple(source.first_image for source in record.sources)
         self.first_destination_image = record.first_destination_image
         self.images = record.images

@@ -22,6 +22,7 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.ops.elements import Components
 from openmps.ops.op import Value
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNPaddingMethod, MPSRectNoClip
 
@@ -253,12 +254,21 @@ class PlannedKernel(KernelProperties, EncodePath):
         target = self._target(records, writable, width, height)
         at = self._context(records, target, given, sources, destination)
         self._prepare(at)
-        function = at.finish(self._lower(at, *at.images))
+        result, cleared = self._lower(at, *at.images), self._cleared(target, writable)
+        if result is not None and cleared:
+            result = Components(target.channels + cleared, alpha=0.0)(result)
+        function = at.finish(result)
         self._check_plan(records, target, given, images)
         record = ForwardRecord(
             records, writable, target, self._parameters(), clip.origin.z, images, is_batch, type(self)
         )
-        return Plan(record, function, at.constants, self._results_per_image)
+        return Plan(record, function, at.constants, self._results_per_image, cleared)
+
+    def _cleared(self, target: Target, destination: Extent) -> int:
+        """Channels behind those that are written, up to the next multiple of four, that become 0 by a convention."""
+        end = target.channel + target.channels
+        behind = min(-end % _SLICE, destination.channels - end)
+        return behind if behind > 0 and self.conventions["last_texel"] == "zeros" else 0
 
     def _context(
         self,

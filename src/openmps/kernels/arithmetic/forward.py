@@ -14,7 +14,7 @@ from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.state.gradient import MPSNNBinaryGradientState
 from openmps.errors import MPSArgumentError
 from openmps.ops.op import Value
-from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, Comparison, Stretch, open_limits
+from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, Comparison, CutInfinities, Stretch, open_limits
 from openmps.types import MPSNNComparisonType
 
 
@@ -159,11 +159,16 @@ class MPSCNNMultiply(MPSCNNArithmetic):
 class MPSCNNDivide(MPSCNNArithmetic):
     """(primary_scale x) / (secondary_scale y) + bias, clamped (MPSCNNMath.h, macOS 10.13.4).
 
-    With the limits at their defaults 1/0 is infinite and 0/0 NaN. It has no gradient, and leaves no state.
+    With the limits at their defaults 1/0 is infinite, by the convention ``infinite_quotients`` the largest float32, and
+    0/0 NaN. It has no gradient, and leaves no state.
     """
 
     _arithmetic = Arithmetic.DIVIDE
     _gradient_state_class = None
+
+    def _lower(self, at: LoweringContext, *images: Value) -> Value | None:
+        value = super()._lower(at, *images)
+        return CutInfinities()(value) if value and self.conventions.unnoted("infinite_quotients") == "cut" else value
 
 
 def _comparison(who: str, argument: str, value: MPSNNComparisonType) -> MPSNNComparisonType:

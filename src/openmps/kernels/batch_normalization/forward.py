@@ -335,7 +335,7 @@ class MPSCNNBatchNormalization(
         if has_statistics is not None:
             for name in ("gamma", "beta"):
                 at.gives(name, at.buffer(name))
-        return activated(at, self.name, z, self._neuron, self.number_of_feature_channels)
+        return activated(at, self, z, self._neuron, self.number_of_feature_channels)
 
     def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
         used = self._gamma_and_beta.held, self._mean_and_variance.held

@@ -31,6 +31,7 @@ from openmps.kernels.batch_normalization.stages import (
 )
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.normalization.batch_normalization import DataGradient, ParameterSums
+from openmps.ops.normalization.sample_variance import ScaledRow, sample_factor
 from openmps.ops.op import Value
 from openmps.runtime.binding import Numbers
 from openmps.selectors import takes
@@ -84,7 +85,7 @@ class _NormalizationGradient(FusedNeuron, MPSCNNGradientKernel, of=MPSCNNBatchNo
         if self._neuron is None or self._neuron.is_identity:
             return gradient
         z = normalized(at, at.read(source), use.epsilon, has_statistics=use.has_statistics)
-        return activation_gradient(at, self.name, gradient, z, self._neuron, at.sources[1].channels)
+        return activation_gradient(at, self, gradient, z, self._neuron, at.sources[1].channels)
 
     def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
         return check_state(self.name, states).used(name)
@@ -236,7 +237,7 @@ class MPSCNNBatchNormalizationGradient(_NormalizationGradient):
     def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         use: _Use = at.given.more
         flow = at.back(self._before_neuron(at, gradient, source, use))
-        batch = [*(at.buffer(name) for name in _SUMS), at.number("pixels")] if use.has_statistics else []
+        batch = self._of_batch(at, *(at.buffer(name) for name in _SUMS)) if use.has_statistics else []
         rows = statistics(at, use.has_statistics)
         return DataGradient(use.epsilon)(flow, source, *rows, at.buffer("gamma"), *batch)
 
@@ -245,6 +246,12 @@ class MPSCNNBatchNormalizationGradient(_NormalizationGradient):
         state.check_channels(self.name, plan.sources[1].channels)
         state.use_for_gradient(self.name)
 
-    def _number(self, name: str, states: MPSStateBatch | None) -> int:
-        """M, the pixels of the batch."""
-        return check_state(self.name, states).pixels
+    def _of_batch(self, at: GradientLoweringContext, gamma: Value, beta: Value) -> list[Value]:
+        """What a data gradient takes of a batch: its sums and M; the slope of a sample's variance has M - 1."""
+        is_sample = self.conventions["variance"] == "sample"
+        return [ScaledRow()(gamma, at.number("sample")) if is_sample else gamma, beta, at.number("pixels")]
+
+    def _number(self, name: str, states: MPSStateBatch | None) -> float:
+        """M, the pixels of the batch, or the factor of a sample's variance."""
+        pixels = check_state(self.name, states).pixels
+        return pixels if name == "pixels" else sample_factor(pixels)

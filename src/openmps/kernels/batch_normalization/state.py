@@ -28,6 +28,8 @@ class Progress:
     pixels: int = 0
     share: float = 1.0
     """How much of the pixels the last statistics brought."""
+    is_sample: bool = False
+    """Whether variances were divided by one less than there are pixels."""
     statistics_are_open: bool = False
     """Whether further statistics join; a use of the statistics closes them."""
     gradient_images: int = 0
@@ -52,6 +54,12 @@ class BatchState(MPSNNGradientState):
         "_progress.gradient_images", "Images whose parameter gradients the state holds, or will when it is filled in."
     )
     pixels = Shown[int]("_progress.pixels", "M, the pixels that the statistics were made of.")
+    has_sample_variance = Shown[bool]("_progress.is_sample", "Whether variances were divided by M - 1, not by M.")
+
+    @property
+    def pixels_before(self) -> int:
+        """Those of M that were there before the last statistics."""
+        return self.pixels - round(self.share * self.pixels)
 
     _batch_normalization: Any
     """The kernel that made it."""
@@ -149,7 +157,7 @@ class BatchState(MPSNNGradientState):
         is_complete = self._progress.has_gradients and self._progress.has_parameters
         return [self.own(name) for name in names] if is_complete else []
 
-    def add_statistics(self, images: int, pixels: int, *, joins_always: bool = False) -> None:
+    def add_statistics(self, images: int, pixels: int, *, joins_always: bool = False, is_sample: bool = False) -> None:
         """Statistics of ``pixels`` are encoded, which join those before, if there are any, always or while they can."""
         progress = self._progress
         joined = progress.statistics_are_open or (joins_always and self.has_statistics)
@@ -158,6 +166,7 @@ class BatchState(MPSNNGradientState):
             pixels=total,
             images=images + (progress.images if joined else 0),
             share=pixels / total,
+            is_sample=is_sample,
             statistics_are_open=True,
             is_shared=False,
             gradients_are_open=False,
@@ -171,6 +180,10 @@ class BatchState(MPSNNGradientState):
             rule = "must hold statistics that nothing has used yet"
             remedy = "Encode MPSCNNBatchNormalizationStatistics with it first"
             raise MPSArgumentError(who, "batch_normalization_state", rule, self.name, remedy)
+        if progress.is_sample:
+            rule, got = "must hold variances of the population", "those of a sample, by the convention variance"
+            remedy = "Make the statistics kernel outside of the convention's block"
+            raise MPSArgumentError(who, "batch_normalization_state", rule, got, remedy)
         self._go_on(pixels=processes * progress.pixels, is_shared=True, statistics_are_open=False)
 
     def use_for_normalization(self, epsilon: float) -> None:

@@ -22,6 +22,7 @@ from openmps.kernels.batch_normalization.stages import OfBatches, check_usable, 
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels
 from openmps.ops.normalization.batch_normalization import BatchMoments, MergedMoments
+from openmps.ops.normalization.sample_variance import ScaledRow, population_factor, sample_factor
 from openmps.ops.op import Value
 from openmps.runtime.binding import Numbers
 from openmps.types import MPSOffset, MPSRectNoClip
@@ -43,7 +44,8 @@ _USE = "Use encode_batch(command_buffer, source_images, batch_normalization_stat
 class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
     """Mean and variance of a batch, into its state (MPSCNNBatchNormalization.h, macOS 10.13.4).
 
-    ``mean = sum X / M``, ``variance = sum (X - mean)^2 / M`` over all M pixels of all images, for each feature channel.
+    ``mean = sum X / M``, ``variance = sum (X - mean)^2 / M`` over all M pixels of all images, for each feature channel;
+    by the convention ``variance`` divided by M - 1.
     A batch may come in pieces of any size: encode each before the state is used. All pixels count, whatever `offset`
     and `clip_rect` say; the channels are those from `source_feature_channel_offset` on, as many as the state's.
 
@@ -66,6 +68,10 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device)
         self._joins_always = self.conventions["statistics_restart"] == "reset"
+
+    @property
+    def _is_sample(self) -> bool:
+        return self.conventions["variance"] == "sample"
 
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -112,9 +118,15 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
     def _lower(self, at: LoweringContext, *images: Value) -> None:
         given: _Given = at.given
         is_all = at.sources[0].channels == given.channels
-        found = BatchMoments()(images[0] if is_all else Channels(0, given.channels)(images[0]))
+        mean, correction, variance = BatchMoments()(images[0] if is_all else Channels(0, given.channels)(images[0]))
         if given.joins:
-            found = MergedMoments()(*(at.buffer(name) for name in _ROWS), *found, at.number("share"))
+            before = [at.buffer(name) for name in _ROWS]
+            if self._is_sample:
+                before[-1] = ScaledRow()(before[-1], at.number("before"))
+            mean, correction, variance = MergedMoments()(*before, mean, correction, variance, at.number("share"))
+        if self._is_sample:
+            variance = ScaledRow()(variance, at.number("sample"))
+        found = mean, correction, variance
         for name, row in zip(_ROWS, found, strict=True):
             at.gives(name, row)
 
@@ -122,7 +134,7 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
         extent = plan.sources[0].extent
         state = check_state(self.name, source_states)
         pixels = plan.images * extent.height * extent.width
-        state.add_statistics(plan.images, pixels, joins_always=self._joins_always)
+        state.add_statistics(plan.images, pixels, joins_always=self._joins_always, is_sample=self._is_sample)
 
     def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
         return check_state(self.name, states).own(name)
@@ -131,5 +143,8 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
         return check_state(self.name, states).own(name)
 
     def _number(self, name: str, states: MPSStateBatch | None) -> float:
-        """The part of all pixels that this encode brings."""
-        return check_state(self.name, states).share
+        """The part of all pixels that this encode brings; those of a sample's variance, of all and of those before."""
+        state = check_state(self.name, states)
+        if name == "share":
+            return state.share
+        return sample_factor(state.pixels) if name == "sample" else population_factor(state.pixels_before)

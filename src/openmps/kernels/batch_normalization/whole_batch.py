@@ -12,6 +12,7 @@ from functools import cache
 from typing import ClassVar
 
 from openmps.checks import store
+from openmps.core.image.storage import Extent
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
@@ -32,6 +33,7 @@ from openmps.ops.normalization.batch_normalization import (
     ParameterSums,
     SplitRows,
 )
+from openmps.ops.normalization.sample_variance import ScaledRow, sample_factor
 from openmps.ops.op import Value
 from openmps.ops.update.collectives import Processes, SharedMoments, SharedSums
 from openmps.runtime.binding import Numbers, Sum
@@ -86,6 +88,8 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
             mean, correction, variance = BatchMoments()(images[0])
             if self.processes is not None:
                 mean, correction, variance = SharedMoments(self.processes)(mean, correction, variance)
+            if self._is_sample:
+                variance = ScaledRow(sample_factor(self._pixels(at.shapes[0].extent)))(variance)
             for name, row in (("mean", mean), ("correction", correction), ("variance", variance)):
                 at.gives(name, row)
         else:
@@ -95,13 +99,22 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
         at.saves(JoinRows()(mean, correction, variance, gamma, beta))
         return Normalize(self.epsilon, True)(at.read(images[0]), mean, correction, variance, gamma, beta)
 
+    @property
+    def _is_sample(self) -> bool:
+        return self.conventions["variance"] == "sample"
+
+    def _pixels(self, extent: Extent) -> int:
+        """Of the whole batch, of which images like these are the share of one process."""
+        shares = 1 if self.processes is None else self.processes.count
+        return shares * extent.images * extent.height * extent.width
+
     def fill(self, plan: Plan, states: MPSStateBatch) -> None:
         """The graph fills the state in."""
         state, extent = check_state(self.name, states), plan.sources[0].extent
         state.record = plan.record
         if self.uses_batch:
-            shares = 1 if self.processes is None else self.processes.count
-            state.add_statistics(plan.images, shares * plan.images * extent.height * extent.width)
+            pixels = self._pixels(extent._replace(images=plan.images))
+            state.add_statistics(plan.images, pixels, is_sample=self._is_sample)
         state.use_for_normalization(self.epsilon)
 
     def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
@@ -137,7 +150,7 @@ class WholeBatchNormalizationGradient(_Named, MPSCNNBatchNormalizationGradient):
             sums = SharedSums(self.processes)(*sums)
         for name, found in zip(self._sums, sums, strict=True):
             at.gives(name, found)
-        batch = [*sums, at.number("pixels")] if use.has_statistics else []
+        batch = self._of_batch(at, *sums) if use.has_statistics else []
         return DataGradient(use.epsilon)(at.back(gradient), source, mean, correction, variance, gamma, *batch)
 
     def fill(self, plan: Plan, states: MPSStateBatch) -> None:

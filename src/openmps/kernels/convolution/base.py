@@ -134,7 +134,7 @@ class ConvolutionKernel(WeightedKernel, MPSCNNKernel[StateT]):
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         weights = self._weights_in(at, 0, self.weights_fp16, *images)
         result = self._contract(at, images[0], weights, at.buffer("biases") if self._has_biases else None)
-        return activated(at, self.name, result, self._shape.neuron, self._shape.outputs)
+        return activated(at, self, result, self._shape.neuron, self._shape.outputs)
 
     def _parameters(self) -> Any:
         """What the gradient kernel takes over; its `weights_fp16` at least."""

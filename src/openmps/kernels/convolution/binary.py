@@ -226,7 +226,7 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         convolve = BinaryConvolution(at.window, at.edge_mode, self.type, use_beta, border)
         terms = [at.buffer(name) if name in self._given_terms else None for name in BinaryTerms._fields]
         result = convolve(*images, at.buffer("weights"), *terms)
-        return activated(at, self.name, result, self._neuron, self.output_feature_channels)
+        return activated(at, self, result, self._neuron, self.output_feature_channels)
 
     def _memory(self, name: str, states: MPSStateBatch | None) -> Binding:
         return HeldTensor(self._weights if name == "weights" else getattr(self._terms, name))

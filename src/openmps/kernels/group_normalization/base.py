@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from openmps.checks import Shown, of_kind
+from openmps.convention import Conventions
 from openmps.core.data_source import FLT_MIN, copy_of
 from openmps.core.image.storage import Shape, Stack
 from openmps.core.kernel.checks import Images, check_command_buffer
@@ -24,6 +26,7 @@ from openmps.kernels.group_normalization.state import Added, ImageNormalizationS
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Clear, Overwrite
 from openmps.ops.normalization.group_normalization import GroupNormalization, GroupNormalizationGradient
+from openmps.ops.normalization.sample_variance import ScaledRow, population_factor
 from openmps.ops.op import Value
 from openmps.runtime.binding import Numbers
 from openmps.runtime.dispatch import record_op
@@ -140,8 +143,10 @@ class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
         return self.settings
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        normalization = GroupNormalization(*self.settings, at.window, at.edge_mode)
-        result, statistics = normalization(images[0], at.buffer("gamma"), at.buffer("beta"))
+        count = _numbers_of(at.sources[0], self._groups)
+        how = _Spread.of(self.conventions, self.epsilon, count)
+        normalization = GroupNormalization(self._groups, how.epsilon, at.window, at.edge_mode)
+        result, statistics = normalization(images[0], how.scaled(at.buffer("gamma")), at.buffer("beta"))
         at.saves(statistics)
         return result
 
@@ -226,9 +231,10 @@ class ImageNormalizationGradient(MPSCNNGradientKernel):
         read = _place(at.sources[1])
         is_known = forward.is_apart and all(_place(record.sources[0]) == read for record in given.records)
         saved = at.saved if is_known else None
-        differentiate = GroupNormalizationGradient(settings.groups, settings.epsilon, *where)
-        result, for_gamma, for_beta = differentiate(gradient, source, at.buffer("gamma"), saved)
-        at.gives("gamma", for_gamma)
+        how = _Spread.of(self.conventions, settings.epsilon, _numbers_of(at.sources[1], settings.groups))
+        differentiate = GroupNormalizationGradient(settings.groups, how.epsilon, *where)
+        result, for_gamma, for_beta = differentiate(gradient, source, how.scaled(at.buffer("gamma")), saved)
+        at.gives("gamma", how.scaled(for_gamma))
         at.gives("beta", for_beta)
         return result
 
@@ -248,6 +254,35 @@ class ImageNormalizationGradient(MPSCNNGradientKernel):
     def _output_binding(self, name: str, states: MPSStateBatch | None) -> Added:
         assert states is not None
         return adder(states, name, self._own(states)[0].numbers.channels, self.device)
+
+
+class _Spread(NamedTuple):
+    """How the population's variance is taken for that of a sample of M numbers: ``v M / (M - 1) + epsilon``.
+
+    That is ``(v + epsilon (M - 1) / M) M / (M - 1)``: with another epsilon, only gamma has a factor.
+    """
+
+    epsilon: float
+    factor: float = 1.0
+    """Of gamma, and of its gradient."""
+
+    @classmethod
+    def of(cls, conventions: Conventions, epsilon: float, count: int) -> _Spread:
+        """By the convention; one number has no variance."""
+        if conventions["variance"] == "population":
+            return cls(epsilon)
+        share = population_factor(count) or math.nan
+        # Not below the smallest normal number, so that a constant image gives beta on devices that flush others.
+        return cls(max(epsilon * share, min(epsilon, FLT_MIN)), math.sqrt(share))
+
+    def scaled(self, gamma: Value) -> Value:
+        """Gamma, or its gradient, as the kernel's formula takes it."""
+        return gamma if self.factor == 1.0 else ScaledRow(self.factor)(gamma)
+
+
+def _numbers_of(read: SourceRecord, groups: int) -> int:
+    """M: pixels of a whole image times the channels of a group."""
+    return read.extent.height * read.extent.width * (read.channels // groups)
 
 
 def _place(read: SourceRecord) -> tuple[int, ...]:

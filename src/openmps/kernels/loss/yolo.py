@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,8 @@ class MPSCNNYOLOLoss(LabelledLoss):
     `loss_classes`; only boxes with an object have more than a loss of confidence. In the labels X and Y are the place
     of an object's centre in the cell, 0 to 1, W and H its size in the units of the anchor boxes, cells, C is 1 for an
     object, and the classes are one-hot. The framework does not say how boxes are decoded, matched and masked:
-    `openmps.ops.loss.yolo_loss.yolo_loss` has the formulas chosen. No reduction divides the gradient.
+    `openmps.ops.loss.yolo_loss.yolo_loss` has the formulas chosen, the conventions ``yolo_slope``, ``yolo_sizes`` and
+    ``yolo_confidence`` others. No reduction divides the gradient.
     """
 
     _parts = Setting[YOLOLossParameters]()
@@ -109,7 +111,17 @@ class MPSCNNYOLOLoss(LabelledLoss):
         super()._check_plan(records, target, given, images)
 
     def _evaluated(self, at: LoweringContext, *operands: Value | None) -> tuple[Value, Value]:
-        return YOLOLoss(self._parts)(*operands, at.constant(self.anchor_boxes))
+        return YOLOLoss(self._read_parts())(*operands, at.constant(self.anchor_boxes))
+
+    def _read_parts(self) -> YOLOLossParameters:
+        """What the descriptor says, as the conventions read it."""
+        chosen, parts = self.conventions, self._parts
+        return replace(
+            parts,
+            passes_sigmoid=chosen["yolo_slope"] == "sigmoid",
+            labels_hold_raw_sizes=parts.labels_hold_raw_sizes or chosen["yolo_sizes"] == "as_given",
+            rescore=parts.rescore and chosen["yolo_confidence"] == "overlap",
+        )
 
     def _loss_reduction(self) -> MPSCNNReductionType:
         return self.reduction_type

@@ -40,6 +40,8 @@ class YOLOLossParameters:
     min_iou_for_object_presence: float = 0.7
     max_iou_for_object_absence: float = 0.3
     labels_hold_raw_sizes: bool = False
+    passes_sigmoid: bool = True
+    """Whether the gradient of x and y is that through the sigmoid; else that of p."""
 
     def __post_init__(self) -> None:
         for part in (self.center, self.size, self.confidence, self.classes):
@@ -70,7 +72,8 @@ def yolo_loss(
 
     with ``labels_hold_raw_sizes``, the labels' W and H are the logarithms already, of boxes of (aw e^W, ah e^H). Each
     of the four losses has its own parameters; ``weights`` take the place of their weights, element by element. Nothing
-    flows back through masks and target; the gradient of x and y is that through the sigmoid.
+    flows back through masks and target; the gradient of x and y is that through the sigmoid, without
+    ``passes_sigmoid`` that of p.
 
     The loss is ``[N, C, H, W]`` for NONE, else ``[N, 1, 1, 1]``: the sum of an image, for MEAN over ``W*H*C``, for
     SUM_BY_NON_ZERO_WEIGHTS over the number of weights that are not 0. No reduction divides the gradient.
@@ -101,7 +104,8 @@ def yolo_loss(
     for channels, predictions, targets, loss, scale in parts:
         factor = loss.weight if factors is None else factors[:, channels]
         _put(values[:, channels], gradient[:, channels], element_terms(predictions, targets, loss), scale, factor)
-    gradient[:, _CENTER].mul_(center).mul_(1.0 - center)
+    if p.passes_sigmoid:
+        gradient[:, _CENTER].mul_(center).mul_(1.0 - center)
     losses = _by_channel(values, count)
     reduced = reduce_losses(losses, weights, p.reduction, across_batch=p.reduce_across_batch)
     return reduced, _by_channel(gradient, count)

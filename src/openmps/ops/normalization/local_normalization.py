@@ -107,7 +107,7 @@ def local_contrast_normalization(
         MPSArgumentError: The window has strides or dilations.
     """
     around = _around(window, edge_mode)
-    moments = _moments(around.read(x), around, divisor, contrast.p0)
+    moments = contrast_moments(around.read(x), around, divisor, contrast.p0)
     result = moments.base.pow(-divisor.beta).mul_(moments.difference)
     return result.mul_(contrast.ps).add_(contrast.pm)
 
@@ -125,7 +125,7 @@ def local_contrast_normalization_gradient(
     """
     around = _around(window, edge_mode)
     region = around.read(x)
-    moments = _moments(region, around, divisor, contrast.p0)
+    moments = contrast_moments(region, around, divisor, contrast.p0)
     direct = moments.base.pow(-divisor.beta).mul_(gradient).mul_(contrast.ps)
     share = (direct / moments.base).mul_(moments.difference).mul_(2.0 * divisor.alpha * divisor.beta).double()
     # X - M is the small difference of large numbers, each in a sum of its own: hence float64.
@@ -142,7 +142,8 @@ class _Moments(NamedTuple):
     difference: Tensor  # X - p0 M
 
 
-def _moments(region: Tensor, around: _Around, divisor: Divisor, p0: float) -> _Moments:
+def contrast_moments(region: Tensor, around: _Around, divisor: Divisor, p0: float) -> _Moments:
+    """Those of what `_Around.read` gave."""
     # In float64: the mean of squares less the square of the mean would keep no digit of a small variance in float32.
     wide = region.double()
     mean = around.means(wide)
@@ -164,11 +165,14 @@ def cross_channel_normalization(x: Tensor, size: int, divisor: Divisor) -> Tenso
     return base.pow(-divisor.beta).mul_(x)
 
 
-def cross_channel_normalization_gradient(gradient: Tensor, x: Tensor, size: int, divisor: Divisor) -> Tensor:
+def cross_channel_normalization_gradient(
+    gradient: Tensor, x: Tensor, size: int, divisor: Divisor, *, count: int | None = None
+) -> Tensor:
     """The gradient for the source of ``cross_channel_normalization``, like ``x``.
 
     ``dX[k] = G[k] L[k]^-beta - 2 alpha beta/size X[k] sum G[r] X[r] L[r]^(-beta-1)`` over the channels r whose windows
-    hold k: r = k - (size - 1) // 2 .. k + size // 2.
+    hold k: r = k - (size - 1) // 2 .. k + size // 2. With ``count`` that many divide
+    the sum, not ``size``.
     """
     base = _channel_base(x, size, divisor)
     direct = base.pow(-divisor.beta).mul_(gradient)
@@ -176,7 +180,7 @@ def cross_channel_normalization_gradient(gradient: Tensor, x: Tensor, size: int,
     sums = _channel_sums(share, (size - 1) // 2, size // 2)
     # Parameters whose product is beyond the format make everything overflow, but no exception.
     largest = torch.finfo(x.dtype).max
-    factor = min(max(-2.0 * divisor.alpha * divisor.beta / size, -largest), largest)
+    factor = min(max(-2.0 * divisor.alpha * divisor.beta / (count or size), -largest), largest)
     return direct.addcmul_(sums, x, value=factor)
 
 
@@ -231,7 +235,7 @@ class _Around:
         return read_adjoint(for_region, self.window, self.edge_mode)
 
 
-class _CountedAround(_Around):
+class CountedAround(_Around):
     """The same by how often each pixel of the source is read, without the region."""
 
     def __init__(self, window: Window, edge_mode: MPSImageEdgeMode) -> None:
@@ -264,7 +268,7 @@ def _around(window: Window, edge_mode: MPSImageEdgeMode) -> _Around:
         placement = (*window.stride, *window.dilation)
         raise MPSArgumentError("normalization", "window", "must have strides and dilations of 1", placement)
     is_many = window.y.read * window.x.read > _MANY and window.leaves_source
-    return (_CountedAround if is_many else _Around)(window, edge_mode)
+    return (CountedAround if is_many else _Around)(window, edge_mode)
 
 
 def _sums(x: Tensor, axis: int, size: int) -> Tensor:

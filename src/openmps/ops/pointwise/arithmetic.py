@@ -70,6 +70,11 @@ def arithmetic(
     return value.clamp_(lower, upper), mask
 
 
+def cut_infinities(x: Tensor) -> Tensor:
+    """The largest float32 of its sign where ``x`` is infinite; NaN stays."""
+    return x.clamp(-_LARGEST, _LARGEST)
+
+
 def compare(comparison: MPSNNComparisonType, x: Tensor, y: Tensor, threshold: float = 0.0) -> Tensor:
     """1 where ``x`` compares so with ``y``, 0 elsewhere, in the type of ``x`` (macOS 10.14.1).
 
@@ -245,3 +250,7 @@ class Stretch(Op, kind=Kind.STORAGE, half=True):
         """An image of ``height`` rows and ``width`` columns."""
         whole = operands[0].expand(-1, -1, self.height, self.width)
         return whole.clone(memory_format=torch.channels_last)
+
+
+class CutInfinities(Op, of=cut_infinities):
+    """`cut_infinities` of an image."""

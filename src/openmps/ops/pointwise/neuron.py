@@ -78,6 +78,20 @@ def neuron_gradient(
     return row.gradient(gradient, x, given)
 
 
+def replace_nan(x: Tensor, number: float) -> Tensor:
+    """``number`` where ``x`` is NaN."""
+    return torch.where(torch.isnan(x), x.new_full((), number), x)
+
+
+def printed_gelu_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+    """``gradient (P + sqrt(2 / pi) x e^(-x^2 / 2))``: as MPSCNNNeuron.h prints it, but for a parenthesis too many.
+
+    The derivative of `neuron` has half of the second term.
+    """
+    slope = torch.special.erf(x * math.sqrt(0.5)).add_(1.0).mul_(0.5)
+    return slope.addcmul_(x.square().mul_(-0.5).exp_(), x, value=math.sqrt(2.0 / math.pi)).mul_(gradient)
+
+
 _ONE_OPERATION = frozenset(
     {
         *(MPSCNNNeuronType.NONE, MPSCNNNeuronType.RELU, MPSCNNNeuronType.SIGMOID, MPSCNNNeuronType.ABSOLUTE),
@@ -336,3 +350,13 @@ class NeuronGradient(_OfNeuron):
         """See `neuron_gradient`."""
         gradient, x, *slopes = operands
         return neuron_gradient(gradient, x, self.function, self.a, self.b, self.c, *slopes)
+
+
+class ReplaceNaN(Op, of=replace_nan, half=True):
+    """`replace_nan` of an image."""
+
+    number: float
+
+
+class PrintedGeLUGradient(Op, of=printed_gelu_gradient):
+    """`printed_gelu_gradient` of a gradient and the forward source."""
