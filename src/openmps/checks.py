@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
@@ -25,7 +23,7 @@ from typing import (
     overload,
 )
 
-from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError, shown
+from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError, shown
 from openmps.spellings import OtherSpelling, add_other_spellings, closest, respelt, spellings
 
 T = TypeVar("T")
@@ -460,11 +458,6 @@ def lengths_text(lengths: Sequence[int]) -> str:
     return "x".join(str(length) for length in lengths)
 
 
-def counted(number: int, word: str) -> str:
-    """``1 kernel``, ``2 kernels``."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
 def _too_large(who: str, argument: str, got: object) -> MPSArgumentError:
     return MPSArgumentError(who, argument, f"must be a number of float32, at most {FLT_MAX} in magnitude", got)
 
@@ -486,23 +479,3 @@ def size_text(shape: Sequence[int]) -> str:
     """
     height, width, *more = shape
     return lengths_text((width, height, *more))
-
-
-OF_MEMORY = re.compile(r"out of memory|not enough memory|(cannot|can't) allocate memory|^Error -4 while", re.IGNORECASE)
-"""How libraries that have no better error for it put it; the last is zlib's."""
-
-
-@contextmanager
-def memory_for(who: str, argument: str) -> Generator[None]:
-    """Raise ``MPSMemoryError`` where there is no memory for what is made within.
-
-    Python and NumPy raise ``MemoryError``, torch a ``RuntimeError`` that only its text tells from others.
-    """
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        is_of_memory = isinstance(error, MemoryError) or OF_MEMORY.search(str(error))
-        if isinstance(error, MPSError) or not is_of_memory:  # ours are named already
-            raise
-        remedy = "Drop what is no longer used, or use a smaller batch"
-        raise MPSMemoryError(who, argument, "needs more memory than there is", None, remedy) from error

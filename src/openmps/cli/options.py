@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from openmps.checks import counted, size_text
-from openmps.errors import MPSError, MPSFileError
+from openmps.checks import size_text
+from openmps.errors import MPSError, MPSFileError, counted
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openmps.checks import counted
 from openmps.cli.archives import is_model
 from openmps.cli.models import Found, open_graph, open_model, required_images
 from openmps.cli.models import Images as Sizes
 from openmps.cli.options import Device, note, open_run, refuse_given, require_another, require_new, sentence
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Count, Samples, chosen_format, given_to, images_of, sources_of
-from openmps.errors import MPSError
+from openmps.errors import MPSError, counted
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given

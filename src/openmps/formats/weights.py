@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from openmps.checks import as_index, is_whole, memory_for
+from openmps.checks import as_index, is_whole
 from openmps.core.kinds import listed, mapped, text
-from openmps.errors import MPSArgumentError, MPSError, MPSFileError
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, memory_for
 from openmps.formats.arrays import Array, to_float32
 from openmps.formats.atomic import write_atomic
 from openmps.formats.json_text import parsed

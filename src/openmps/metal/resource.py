@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import KnownAttributes, Labelled, Shown, memory_for, of_kind, store
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.checks import KnownAttributes, Labelled, Shown, of_kind, store
+from openmps.errors import MPSArgumentError, MPSTypeError, memory_for
 from openmps.metal.array_protocols import Taken, as_array, exported, location, taken_array, taken_tensor
 from openmps.metal.host_copy import HostCopy
 from openmps.metal.memory import Memory

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import Shown, memory_for, of_kind, store, whole
-from openmps.errors import MPSArgumentError, MPSTypeError, shown
+from openmps.checks import Shown, of_kind, store, whole
+from openmps.errors import MPSArgumentError, MPSTypeError, memory_for, shown
 from openmps.metal.array_protocols import as_array
 from openmps.metal.host_elements import as_elements
 from openmps.metal.pending import Region, mark_written, wait_until_written

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
-from openmps.checks import memory_for, of_kind
-from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.checks import of_kind
+from openmps.errors import MPSArgumentError, MPSFileError, memory_for
 from openmps.metal.device import MTLDevice
 from openmps.training.callbacks import Callbacks, TrainingCallback
 from openmps.training.checkpoint import Checkpoint

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import Shown, memory_for
+from openmps.checks import Shown
 from openmps.core.operand import View
-from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
+from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError, memory_for
 from openmps.metal.memory import DeferrableMemory
 from openmps.metal.pending import Region
 from openmps.metal.stream import brought

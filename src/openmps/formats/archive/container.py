@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from openmps.checks import memory_for
-from openmps.errors import MPSFileError
+from openmps.errors import MPSFileError, memory_for
 from openmps.formats.json_text import parsed
 from openmps.formats.paths import reading, require_file
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from openmps.checks import memory_for
 from openmps.core.kinds import mapped
-from openmps.errors import MPSFileError
+from openmps.errors import MPSFileError, memory_for
 from openmps.formats.arrays import Array, to_stored
 from openmps.formats.atomic import write_atomic
 from openmps.formats.exchange.keras import SUFFIXES as KERAS_SUFFIXES

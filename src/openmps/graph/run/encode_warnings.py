@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.checks import memory_for
 from openmps.core.weight_versions import Held, HoldsWeights
-from openmps.errors import MPSTrainingWarning
+from openmps.errors import MPSTrainingWarning, memory_for
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, row_of
 from openmps.graph.nodes.rows import Row
 from openmps.graph.nodes.trainable import TrainableNode, data_source_of, offered_updates, training_of

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import flag, memory_for, store
+from openmps.checks import flag, store
 from openmps.core.elements import Part
 from openmps.core.kernel.arguments import member_of
 from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel, OperandPlan
 from openmps.core.operand import Operand
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, memory_for
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
 from openmps.kernels.recurrent.layer import PARTS, Form, Layer, read_layer, stacked, unstacked
 from openmps.kernels.recurrent.states import Held, RecurrentState, check_list
