@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,9 +15,6 @@ from openmps.cli.registry import registry_of
 from openmps.cli.subjects import Given, found_at, given_to, sources_of
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from openmps.debug import CaptureVerdict
     from openmps.formats.swift import SwiftGolden
 
@@ -50,8 +47,7 @@ def compare_with_capture(
     if images or samples is not None:
         given = given_to(network, images, samples, 1, None, training=False)
         sources, notes = sources_of(found, given)
-        for text in notes:
-            note(text)
+        note(*notes)
     return compare_capture(found.graph, load_capture(capture), sources)
 
 
@@ -60,6 +56,7 @@ def golden_of(found: Found, sizes: Sequence[str], samples: Path | None) -> Swift
     import numpy as np
 
     from openmps.debug import make_golden
+    from openmps.formats.captures import numbers_of
     from openmps.formats.swift import SwiftGolden
 
     if samples is not None:
@@ -72,16 +69,8 @@ def golden_of(found: Found, sizes: Sequence[str], samples: Path | None) -> Swift
         if found.preprocessing is not None:
             mean, scale = (np.array(each, np.float32) for each in found.preprocessing[1:])
             sources = [(255 * each - mean) * scale for each in sources]
-    halves = [_as_halves(each) for each in sources]
+    halves = [numbers_of(each).astype(np.float16) for each in sources]
     golden = make_golden(found.graph, [each.astype(np.float32) for each in halves])
     labels = [each.label for each in golden.sources]
     results = {each.image.label: (each.image.array, each.limits) for each in golden.results}
     return SwiftGolden(dict(zip(labels, halves, strict=True)), results)
-
-
-def _as_halves(array: NDArray[Any]) -> NDArray[np.float16]:
-    """Numbers as float16 images hold them; bytes stand for 0 to 1."""
-    import numpy as np
-
-    largest = {"uint8": 255, "uint16": 65_535}.get(array.dtype.name, 1)
-    return (array.astype(np.float32) / np.float32(largest)).astype(np.float16)

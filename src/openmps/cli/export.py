@@ -11,9 +11,8 @@ import typer
 
 from openmps.cli.archives import is_model
 from openmps.cli.models import Found, Images, open_graph, open_model, required_images
-from openmps.cli.options import note, require_outside
+from openmps.cli.options import Samples, Training, note, require_outside
 from openmps.cli.registry import Modules, registry_of
-from openmps.cli.subjects import Samples
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def export(
     image: Images = None,
     name: Name = None,
     half: Half = False,
-    training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
+    training: Training = False,
     capture: Capturing = False,
     samples: Samples = None,
     registry: Modules = None,

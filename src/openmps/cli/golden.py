@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from openmps.cli.options import Device, refuse_given
+from openmps.cli.options import Device, Format, Samples, refuse_given
 from openmps.cli.registry import Modules, registry_of
-from openmps.cli.subjects import Count, Samples, check_used, chosen_format, found_at, given_to, sources_of
+from openmps.cli.subjects import Count, ImageFiles, check_used, chosen_format, found_at, given_to, sources_of
 
 _BEYOND = 1
 _NETWORK = "RUN|ARCHIVE|MODEL.onnx"
@@ -26,9 +26,7 @@ golden_app = typer.Typer(
 def make(
     context: typer.Context,
     network: Annotated[Path, typer.Argument(metavar=_NETWORK, help="What to run.", show_default=False)],
-    images: Annotated[
-        list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="Image files.", show_default=False)
-    ] = None,
+    images: ImageFiles = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, needed.", show_default=False)] = None,
     samples: Samples = None,
     count: Count = 8,
@@ -68,9 +66,7 @@ def check(
         Path,
         typer.Argument(metavar=f"{_NETWORK}|CAPTURE", help="What is held against it.", show_default=False),
     ],
-    channel_format: Annotated[
-        str | None, typer.Option("--format", help="float32 or float16.  [default: the run's]", show_default=False)
-    ] = None,
+    channel_format: Format = None,
     device: Device = "auto",
     registry: Modules = None,
 ) -> None:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.options import Device, refuse_given
+from openmps.cli.options import Device, Format, Samples, Training, refuse_given
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import (
     IMAGES,
     Count,
+    ImageFiles,
     Labels,
-    Samples,
-    Training,
     check_used,
     chosen_format,
     found_at,
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 
 _DEPARTS = 1
 _NETWORKS = "RUN|ARCHIVE|MODEL"
-Images = Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="Image files.", show_default=False)]
-Format = Annotated[
-    str | None, typer.Option("--format", help="float32 or float16.  [default: the run's]", show_default=False)
-]
 First = Annotated[
     Path,
     typer.Argument(
@@ -63,7 +58,7 @@ Fused = Annotated[bool, typer.Option("--fused", help="Run what an encode runs: w
 def trace(
     context: typer.Context,
     network: Annotated[Path, typer.Argument(metavar=_NETWORKS, help="What to run.", show_default=False)],
-    images: Images = None,
+    images: ImageFiles = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A new folder for the arrays.", show_default=False)
     ] = None,

@@ -104,8 +104,7 @@ def judge(context: typer.Context, sides: Sides) -> CaptureVerdict | Comparison:
     found = found_at(network, place, full, training=False, registry=_registry(sides))
     given = given_to(run_among(_networks(sides)), sides.images, sides.samples, sides.count, None, training=False)
     sources, notes = sources_of(found, given)
-    for text in notes:
-        note(text)
+    note(*notes)
     return compare_capture(found.graph, _capture(sides, other, found, given, sources), sources)
 
 
@@ -124,13 +123,14 @@ def _capture(sides: Sides, at: int, found: Found, given: Given, sources: Sequenc
     """The images of the network that is judged, as if a device had shown them."""
     from openmps.debug import Capture, CapturedImage, load_trace
     from openmps.debug.files import is_trace
+    from openmps.formats.captures import numbers_of
     from openmps.runtime.devices import mtl_device
     from openmps.types import MPSImageFeatureChannelFormat
 
     path, runtime = sides.paths[at], runtime_of(sides.paths[at])
     if runtime is not None:
         labels, full = [each.label for each in found.sources], MPSImageFeatureChannelFormat.FLOAT32
-        arrays = dict(zip(labels, map(_numbers, sources), strict=True))
+        arrays = dict(zip(labels, map(numbers_of, sources), strict=True))
         results = _run(runtime, path, _taken(runtime, path, arrays, given), run_python=sides.run_python)
         images = [CapturedImage(label, full, array) for label, array in {**arrays, **results}.items()]
         return Capture(tuple(images), runtime.name, precise_weights=not found.has_half_weights)
@@ -140,7 +140,7 @@ def _capture(sides: Sides, at: int, found: Found, given: Given, sources: Sequenc
     subject = found_at(path, place, form, training=False, registry=_registry(sides))
     images = _images(traced(subject, given, fused=False))
     if is_given_pixels(subject, given) or is_given_pixels(found, given):  # each is given other sources
-        own = zip((each.label for each in found.sources), map(_numbers, sources), strict=True)
+        own = zip((each.label for each in found.sources), map(numbers_of, sources), strict=True)
         labels = {each.label for each in subject.sources}
         kept = [each for each in images if each.label not in labels]
         images = [*(CapturedImage(label, MPSImageFeatureChannelFormat.FLOAT32, array) for label, array in own), *kept]
@@ -169,6 +169,7 @@ def _image(entry: Any) -> CapturedImage:
 def _trace_elsewhere(path: Path, sides: Sides) -> Trace:
     """The results of a network that openmps does not run, for images that are given."""
     from openmps.debug import Trace, TracedKind, TracedValue
+    from openmps.formats.captures import numbers_of
     from openmps.types import MPSImageFeatureChannelFormat
 
     runtime, full = runtime_of(path), MPSImageFeatureChannelFormat.FLOAT32
@@ -182,7 +183,7 @@ def _trace_elsewhere(path: Path, sides: Sides) -> Trace:
         given = Given(arrays_in(sides.samples), None)
     labels, arrays = runtime.labels(path), given.sources
     if len(labels) == 1:
-        arrays = dict(zip(labels, map(_numbers, arrays.values()), strict=False))
+        arrays = dict(zip(labels, map(numbers_of, arrays.values()), strict=False))
     results = _run(runtime, path, _taken(runtime, path, arrays, given), run_python=sides.run_python)
     rows = [
         *(TracedValue(label, label, TracedKind.SOURCE, "image", full, each) for label, each in arrays.items()),
@@ -210,10 +211,3 @@ def _taken(runtime: Runtime, path: Path, arrays: dict[str, NDArray[Any]], given:
     if not order or given.pixels is None:
         return arrays
     return dict.fromkeys(arrays, in_order(given, order))
-
-
-def _numbers(array: NDArray[Any]) -> NDArray[Any]:
-    """Bytes stand for 0 to 1."""
-    import numpy as np
-
-    return array.astype(np.float32) / np.float32({"uint8": 255, "uint16": 65_535}.get(array.dtype.name, 1))

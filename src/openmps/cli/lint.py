@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openmps.cli.models import Images, as_taken, chosen_images, open_graph
-from openmps.cli.options import note
+from openmps.cli.options import Samples, Training, note
 from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSFileError
 
@@ -26,16 +26,9 @@ def lint(
         str | None,
         typer.Option(metavar="SYSTEM", help="The oldest system: macos-10.14, ios-12, tvos-13.", show_default=False),
     ] = None,
-    samples: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npz",
-            help="Images [images, height, width, channels], by the labels of the source images.",
-            show_default=False,
-        ),
-    ] = None,
+    samples: Samples = None,
     image: Images = None,
-    training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
+    training: Training = False,
     conformance: Annotated[
         bool, typer.Option("--conformance", help="Say, too, of each class of filters what is proven by Macs.")
     ] = False,
@@ -56,8 +49,7 @@ def lint(
     shapes = chosen_images(found, image)
     if given is not None:
         given, notes = as_taken(found, given)
-        for text in notes:
-            note(text)
+        note(*notes)
     report = look(found.graph, shapes if given is None else None, target=target, samples=given)
     print(report)
     if conformance:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -106,6 +105,7 @@ def run(
     for text in given or ():
         _check_input(text)
     from openmps.formats.atomic import make_folder, write_all_atomic
+    from openmps.formats.exchange.npz import npy_bytes
     from openmps.formats.paths import is_there
     from openmps.runtime.devices import mtl_device
 
@@ -117,8 +117,8 @@ def run(
     types = {port.name: port for port in model.inputs}
     for name, array in arrays.items():
         _note_not_finite(f"--input {name}", array)
-        for text in unorm_notes(f"--input {name}", array.dtype) if types[name].is_unorm(array.dtype) else ():
-            note(text)
+        if types[name].is_unorm(array.dtype):
+            note(*unorm_notes(f"--input {name}", array.dtype))
     paths = _paths(output, [port.name for port in model.outputs])
     for path in paths.values():
         for source, word in ((archive, "ARCHIVE"), *((file, "an input") for file in files.values())):
@@ -126,7 +126,7 @@ def run(
         require_new(path, force=force, is_made=not is_there(output, _WHO))
     make_folder(output, parents=True)
     results = model.run(arrays)
-    write_all_atomic({paths[name]: _npy(array) for name, array in results.items()})
+    write_all_atomic({paths[name]: npy_bytes(array) for name, array in results.items()})
     for name, array in results.items():
         print(f"{paths[name]}: {array.dtype} {lengths_text(array.shape) or 'one number'}")
 
@@ -211,15 +211,6 @@ def _array(path: Path, name: str) -> NDArray[Any]:
     except Exception as error:  # what NumPy raises of headers and sizes that are none
         remedy = "Write it with numpy.save(path, array)"
         raise MPSFileError(who, str(path), "must be an array in a .npy file", "something else", remedy) from error
-
-
-def _npy(array: NDArray[Any]) -> bytes:
-    """An array as a .npy file."""
-    import numpy as np
-
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()
 
 
 def _paths(folder: Path, names: list[str]) -> dict[str, Path]:

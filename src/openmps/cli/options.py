@@ -29,6 +29,18 @@ if TYPE_CHECKING:
     from openmps.types import MPSImageFeatureChannelFormat
 
 Run = Annotated[Path, typer.Argument(help="The run folder, or its name in runs.", show_default=False)]
+Samples = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.npz",
+        help="Images [images, height, width, channels], by the labels of the source images.",
+        show_default=False,
+    ),
+]
+Training = Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="float32 or float16.  [default: the run's]", show_default=False)
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: the first GPU where there is one.")]
 
 
@@ -219,9 +231,10 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def note(text: str) -> None:
-    """A line beside the results."""
-    print(f"note: {text}", file=sys.stderr)
+def note(*texts: str) -> None:
+    """A line beside the results for each text."""
+    for text in texts:
+        print(f"note: {text}", file=sys.stderr)
 
 
 def unorm_notes(name: str, dtype: np.dtype[Any]) -> list[str]:

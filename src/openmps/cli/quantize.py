@@ -10,9 +10,9 @@ import typer
 
 from openmps.cli.archives import is_model, is_onnx
 from openmps.cli.models import open_graph
-from openmps.cli.options import Device, note, open_run, require_another, require_new
+from openmps.cli.options import Device, Samples, note, open_run, require_another, require_new
 from openmps.cli.registry import Modules, registry_of
-from openmps.cli.subjects import Given, Samples, check_used, given_to, seen_by, sources_of
+from openmps.cli.subjects import Given, ImageFiles, check_used, given_to, seen_by, sources_of
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _NETWORK, _OUT = "RUN|ARCHIVE", "OUT"
 
 
-Images = Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="Image files.", show_default=False)]
 Form = Annotated[
     str | None, typer.Option(help="linear or table, of all layers.  [default: what errs less]", show_default=False)
 ]
@@ -40,7 +39,7 @@ def quantize(
         Path, typer.Argument(metavar=_NETWORK, help="A run folder, or a graph in an archive.", show_default=False)
     ],
     out: Annotated[Path, typer.Argument(metavar=_OUT, help="The archive to write.", show_default=False)],
-    images: Images = None,
+    images: ImageFiles = None,
     samples: Samples = None,
     count: Annotated[int, typer.Option(min=1, help="How many of a run's training images, if none are given.")] = 8,
     form: Form = None,
@@ -70,8 +69,7 @@ def quantize(
     else:
         given = Given({"": seen_by(run, split.training.images[:count])}, None)
     sources, notes = sources_of(found, given)
-    for text in notes:
-        note(text)
+    note(*notes)
     made = in_8_bits(found.graph, sources, chosen)
     content = made.archived(found.graph if found.model is None else found.model.root)
     tested = {} if run is None or split is None else _tested(run, split.test, found.graph.device, content)

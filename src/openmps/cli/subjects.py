@@ -27,20 +27,12 @@ if TYPE_CHECKING:
     from openmps.training.scaling import ScalingName
     from openmps.types import MPSImageFeatureChannelFormat
 
-Samples = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE.npz",
-        help="Images [images, height, width, channels], by the labels of the source images.",
-        show_default=False,
-    ),
-]
+ImageFiles = Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="Image files.", show_default=False)]
 Count = Annotated[int, typer.Option(min=1, help="How many of a run's test images, where no images are given.")]
 Labels = Annotated[
     str | None,
     typer.Option(metavar="CLASS,…", help="The class of each image by its name, for --training.", show_default=False),
 ]
-Training = Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")]
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp")
 """What files of images end in."""
 

@@ -302,8 +302,7 @@ def _print_start(split: DataSplit, device: str, folder: RunFolder, behind: int |
 def _print_end(result: TrainingResult, folder: RunFolder, options: TrainingOptions, *, quiet: bool) -> None:
     from openmps.training.progress import format_seconds
 
-    for text in result.notes:
-        note(text)
+    note(*result.notes)
     if result.interrupted:
         of_best = options.keep == "best" and result.best_epoch is not None
         held = f"of epoch {result.best_epoch}, the best" if of_best else f"after {result.iterations} iterations"

@@ -12,9 +12,19 @@ import typer
 from openmps.cli.archives import is_model
 from openmps.cli.models import Found, open_graph, open_model, required_images
 from openmps.cli.models import Images as Sizes
-from openmps.cli.options import Device, note, open_run, refuse_given, require_another, require_new, sentence
+from openmps.cli.options import (
+    Device,
+    Format,
+    Samples,
+    note,
+    open_run,
+    refuse_given,
+    require_another,
+    require_new,
+    sentence,
+)
 from openmps.cli.registry import Modules, registry_of
-from openmps.cli.subjects import Count, Samples, chosen_format, given_to, images_of, sources_of
+from openmps.cli.subjects import Count, chosen_format, given_to, images_of, sources_of
 from openmps.errors import MPSError, counted
 
 if TYPE_CHECKING:
@@ -82,9 +92,7 @@ def view(
     image: Sizes = None,
     repeats: Annotated[int, typer.Option(min=0, help="Runs that are timed, 0 for no times.")] = 3,
     mistakes: Annotated[int, typer.Option(min=0, help="Misclassified test images that are shown at most.")] = 48,
-    channel_format: Annotated[
-        str | None, typer.Option("--format", help="float32 or float16.  [default: the run's]", show_default=False)
-    ] = None,
+    channel_format: Format = None,
     device: Device = "auto",
     registry: Modules = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
@@ -152,8 +160,7 @@ def _viewed_file(path: Path, found: Found, asked: _Asked, sizes: list[str] | Non
         return graph_view(found.graph, _FORWARD, descriptors=_sizes(found, sizes), missing=what)
     given = given_to(path, asked.images, asked.samples, asked.count, None, training=False)
     sources, notes = sources_of(found, given)
-    for text in notes:
-        note(text)
+    note(*notes)
     return graph_view(found.graph, _FORWARD, sources, repeats=asked.repeats)
 
 
@@ -200,8 +207,7 @@ def _forward(
     from openmps.debug.page.view import graph_view
 
     sources, notes = (None, []) if given is None else sources_of(found, given)
-    for text in notes:
-        note(text)
+    note(*notes)
     return graph_view(
         found.graph, _FORWARD, sources, descriptors=found.images, repeats=asked.repeats, classes=classes, missing=what,
         share=share,

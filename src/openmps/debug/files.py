@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError
 from openmps.formats.atomic import write_atomic
-from openmps.formats.exchange.npz import load_npy
+from openmps.formats.exchange.npz import load_npy, npy_bytes
 from openmps.formats.folders import whole_folder
 from openmps.formats.json_text import parsed
 from openmps.formats.paths import (
@@ -56,7 +54,7 @@ def save_trace(trace: Trace, folder: str | os.PathLike[str]) -> Path:
         rows: list[dict[str, Any]] = []
         for number, entry in enumerate(trace.entries):
             rows.append(_described(entry, number))
-            write_atomic(made / rows[-1]["file"], _as_npy(entry.array))
+            write_atomic(made / rows[-1]["file"], npy_bytes(entry.array))
         index = {"format": FORMAT, "version": _VERSION, "notes": list(trace.notes), "values": rows}
         write_atomic(made / _INDEX, json.dumps(index, indent=2, allow_nan=False).encode() + b"\n")
     return path_of(folder, who, "folder")
@@ -112,12 +110,6 @@ def _described(entry: TracedValue, number: int) -> dict[str, Any]:
 def _plain(number: float) -> float | None:
     """JSON has no NaN."""
     return number if np.isfinite(number) else None
-
-
-def _as_npy(array: NDArray[Any]) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()
 
 
 def _index(file: Path) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from openmps.checks import lengths_text, of_kind
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.kinds import listed
-from openmps.debug.captured.layers import Layers
+from openmps.debug.captured.layers import Layers, arrays_for, check_infers
 from openmps.debug.captured.rounding import Precision, expected, operand_format
 from openmps.debug.comparing import error_percentiles
 from openmps.errors import MPSArgumentError, MPSFileError, counted, shown
@@ -132,17 +131,10 @@ def make_golden(
         MPSArgumentError: The graph trains, or would refuse the images.
     """
     who = "openmps.debug.make_golden"
-    of_kind(who, "graph", graph, MPSNNGraph)
+    check_infers(who, graph)
     form = checked_format(who, "channel_format", channel_format)
-    if graph.source_state_handles:
-        raise MPSArgumentError(who, "graph", "must be one that infers", "a graph that takes labels")
     names = source_names(graph.interface.inputs)
-    source_images = listed(who, "source_images", source_images, np.ndarray, "arrays, [images, height, width, channels]")
-    if len(source_images) != len(names):
-        raise MPSArgumentError(
-            who, "source_images", graph.interface.count_rule(graph.interface.inputs), len(source_images)
-        )
-    batches = [MPSImageBatch.from_numpy(graph.device, array) for array in source_images]
+    batches = [MPSImageBatch.from_numpy(graph.device, array) for array in arrays_for(who, graph, source_images)]
     sources = tuple(
         CapturedImage(name, _FLOAT32, np.stack([image.numpy() for image in batch]))
         for name, batch in zip(names, batches, strict=True)

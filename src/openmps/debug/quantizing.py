@@ -15,8 +15,7 @@ from openmps.checks import of_kind
 from openmps.core.data_source import loaded
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.kinds import listed
-from openmps.debug.captured.layers import WEIGHTS, Change, Layer, Layers
+from openmps.debug.captured.layers import WEIGHTS, Change, Layer, Layers, arrays_for, check_infers
 from openmps.errors import MPSArgumentError, MPSNonFiniteError, counted
 from openmps.formats.archive.archiver import archived_with
 from openmps.formats.archive.sources import ArchivedQuantizedWeights, convolution_numbers
@@ -124,13 +123,8 @@ def quantize(
             bits.
         MPSNonFiniteError: A weight is NaN or infinite.
     """
-    of_kind(_WHO, "graph", graph, MPSNNGraph)
-    if graph.source_state_handles:
-        raise MPSArgumentError(_WHO, "graph", "must be one that infers", "a graph that takes labels")
-    arrays = listed(_WHO, "source_images", source_images, np.ndarray, "arrays, [images, height, width, channels]")
-    rule = graph.interface.count_rule(graph.interface.inputs)
-    if len(arrays) != len(graph.interface.inputs):
-        raise MPSArgumentError(_WHO, "source_images", rule, len(arrays))
+    check_infers(_WHO, graph)
+    arrays = arrays_for(_WHO, graph, source_images)
     forms = tuple(QuantizedForm) if form is None else (of_kind(_WHO, "form", form, QuantizedForm),)
     found, left_out, sources = list[QuantizedLayer](), dict[str, str](), dict[int, ArchivedQuantizedWeights]()
     for layer, kernel in _layers_with_kernels(graph, arrays):

@@ -30,7 +30,13 @@ _MOST_IMAGES = 1 << 16
 _LENGTHS = ("count", "height", "width", "channels")
 _NAMES = {form.name.lower(): form for form in NUMPY_DTYPES}
 _UNORM = {MPSImageFeatureChannelFormat.UNORM8: 255.0, MPSImageFeatureChannelFormat.UNORM16: 65_535.0}
+_OF_TYPE = {NUMPY_DTYPES[form]: largest for form, largest in _UNORM.items()}
 _WHO = "openmps.debug.load_capture"
+
+
+def numbers_of(array: NDArray[Any]) -> NDArray[np.float32]:
+    """The numbers of an image that is made of an array; those of uint8 and uint16 stand for 0 to 1."""
+    return array.astype(np.float32) / np.float32(_OF_TYPE.get(array.dtype, 1.0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,10 +76,7 @@ class Resource(KnownAttributes, Labelled):
         Raises:
             MPSArgumentError: The state cannot be asked for, or the memory is part of a heap.
         """
-        of_kind(self.name, "state", state, MPSPurgeableState)
-        if state is MPSPurgeableState.ALLOCATION_DEFERRED:
-            rule = "must be one that can be asked for"
-            raise MPSArgumentError(self.name, "state", rule, state.name, "Use KEEP_CURRENT")
+        check_purgeable(self.name, state)
         if self.heap is not None:
             remedy = "Drop the resource to give its memory back to the heap"
             raise MPSArgumentError(self.name, "state", "cannot be set on a resource of a heap", state.name, remedy)
@@ -358,6 +355,13 @@ class Bytes(Resource, Memory):
             rule = "must be a type that these bytes can be viewed as"
             remedy = "Use a plain number type, and memory aligned to it"
             raise MPSArgumentError(self.name, "dtype", rule, dtype, remedy) from fault
+
+
+def check_purgeable(who: str, state: MPSPurgeableState) -> None:
+    """Raise unless memory can be asked to be in this state."""
+    of_kind(who, "state", state, MPSPurgeableState)
+    if state is MPSPurgeableState.ALLOCATION_DEFERRED:
+        raise MPSArgumentError(who, "state", "must be one that can be asked for", state.name, "Use KEEP_CURRENT")
 
 
 def modes_of(who: str, options: MTLResourceOptions) -> tuple[MTLStorageMode, MTLCPUCacheMode]:

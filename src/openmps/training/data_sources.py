@@ -175,10 +175,7 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
 
         It is taken in place, unless ``source_state`` is temporary.
         """
-        if command_buffer is None:
-            raise self._needs_device()
-        if self._shards is not None:
-            self._shards.check_open(self._name, command_buffer)
+        command_buffer = self._check_step(command_buffer)
         optimizer = self._optimizer_on(command_buffer, self._lengths or _lengths(gradient_state))
         result = source_state
         if source_state.lives_on is not None:

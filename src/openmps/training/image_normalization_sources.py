@@ -146,10 +146,7 @@ class TrainableInstanceNormalizationDataSource(ArraySource, Optimized):
             MPSTypeError: There is no command buffer: the training style is that of the CPU; or the states are not
                 those of images that were normalized.
         """
-        if command_buffer is None:
-            raise self._needs_device()
-        if self._shards is not None:
-            self._shards.check_open(self._name, command_buffer)
+        command_buffer = self._check_step(command_buffer)
         states = as_state_batch(self._name, "gradient_states", gradient_states)
         if not all(isinstance(state, ImageNormalizationState) for state in states.counted()):
             got = sorted({type(state).__name__ for state in states.counted()})

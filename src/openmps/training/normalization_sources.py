@@ -219,10 +219,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             MPSArgumentError: Another layer with this data source was updated on the same command buffer: its step
                 would be lost.
         """
-        if command_buffer is None:
-            raise self._needs_device()
-        if self._shards is not None:
-            self._shards.check_open(self._name, command_buffer)
+        command_buffer = self._check_step(command_buffer)
         kernel = batch_normalization_state.batch_normalization
         check_each_step(command_buffer, lambda step: self._check_layer(step, kernel))
         result = self._state_of(MPSCNNNormalizationGammaAndBetaState, command_buffer.device, "gamma", "beta")
@@ -250,8 +247,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             MPSTypeError: There is no command buffer: the training style is that of the CPU.
             MPSArgumentError: The batch has a single pixel, which has no variance.
         """
-        if command_buffer is None:
-            raise self._needs_device()
+        command_buffer = self._check_update(command_buffer)
         state = batch_normalization_state
         if state.pixels == 1:
             rule = "must be of at least two pixels, for one has no variance"

@@ -134,10 +134,19 @@ class Optimized:
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def _needs_device(self) -> MPSTypeError:
-        """What to raise for an update without a command buffer."""
-        rule, remedy = "is needed: this data source updates on the device", "Use the training style UPDATE_DEVICE_GPU"
-        return MPSTypeError(self._name, "command_buffer", rule, None, remedy)
+    def _check_update(self, command_buffer: CommandBuffer | None) -> CommandBuffer:
+        """The command buffer of an update, which is on the device; raises where there is none."""
+        if command_buffer is None:
+            rule = "is needed: this data source updates on the device"
+            raise MPSTypeError(self._name, "command_buffer", rule, None, "Use the training style UPDATE_DEVICE_GPU")
+        return command_buffer
+
+    def _check_step(self, command_buffer: CommandBuffer | None) -> CommandBuffer:
+        """The command buffer of an optimizer's step; with shards of its state, one on which a graph asks for updates."""
+        given = self._check_update(command_buffer)
+        if self._shards is not None:
+            self._shards.check_open(self._name, given)
+        return given
 
     def _optimizer_on(self, command_buffer: CommandBuffer, lengths: Sequence[int]) -> Any:
         """The optimizer, to be encoded; the first time it is made, with vectors of these lengths.

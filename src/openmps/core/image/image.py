@@ -20,6 +20,7 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice, MTLTexture
 from openmps.metal.pending import mark_written, require_written, unwritten, wait_until_written
+from openmps.metal.resource import check_purgeable
 from openmps.types import (
     ELEMENT_BYTES,
     PRECISION_BITS,
@@ -255,10 +256,7 @@ class MPSImage(KnownAttributes, Labelled, Operand):
         Raises:
             MPSArgumentError: ALLOCATION_DEFERRED is no state to ask for.
         """
-        of_kind(self.name, "state", state, MPSPurgeableState)
-        if state is MPSPurgeableState.ALLOCATION_DEFERRED:
-            rule = "must be one that can be asked for"
-            raise MPSArgumentError(self.name, "state", rule, state.name, "Use KEEP_CURRENT")
+        check_purgeable(self.name, state)
         block, empty = self.storage.block, MPSPurgeableState.EMPTY
         if not block.is_allocated and self._purgeable is not empty:
             return MPSPurgeableState.ALLOCATION_DEFERRED

@@ -6,9 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from openmps.checks import of_kind
 from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.kinds import listed
+from openmps.errors import MPSArgumentError
 from openmps.graph.compile.program import Program
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.run.trace import filter_names, source_names
@@ -18,6 +23,22 @@ from openmps.types import MPSImageFeatureChannelFormat
 WEIGHTS = ("weights", "rounded weights", "weights for float16")
 """What functions call the weights of convolutions."""
 _FLOAT32 = MPSImageFeatureChannelFormat.FLOAT32
+
+
+def check_infers(who: str, graph: MPSNNGraph) -> None:
+    """Raise unless it is a graph, and one that takes no labels."""
+    of_kind(who, "graph", graph, MPSNNGraph)
+    if graph.source_state_handles:
+        raise MPSArgumentError(who, "graph", "must be one that infers", "a graph that takes labels")
+
+
+def arrays_for(who: str, graph: MPSNNGraph, source_images: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """What a graph is given, an array for each of its sources."""
+    arrays = listed(who, "source_images", source_images, np.ndarray, "arrays, [images, height, width, channels]")
+    inputs = graph.interface.inputs
+    if len(arrays) != len(inputs):
+        raise MPSArgumentError(who, "source_images", graph.interface.count_rule(inputs), len(arrays))
+    return arrays
 
 
 @dataclass(frozen=True, eq=False)

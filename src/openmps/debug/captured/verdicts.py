@@ -16,7 +16,7 @@ from openmps.convention import conventions
 from openmps.convention.table import CONVENTIONS
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.kinds import listed
-from openmps.debug.captured.layers import Change, Layer, Layers
+from openmps.debug.captured.layers import Change, Layer, Layers, arrays_for, check_infers
 from openmps.debug.captured.mistakes import MISTAKES, weights_of
 from openmps.debug.captured.pairing import Paired, paired
 from openmps.debug.captured.pictures import picture_mistake
@@ -30,8 +30,8 @@ from openmps.debug.captured.rounding import (
 )
 from openmps.debug.comparing import FLOAT16_LIMIT, error_percentiles
 from openmps.debug.hints import hint
-from openmps.errors import MPSArgumentError, MPSError, counted
-from openmps.formats.captures import Capture, CapturedImage
+from openmps.errors import MPSError, counted
+from openmps.formats.captures import Capture, CapturedImage, numbers_of
 from openmps.graph.graph import MPSNNGraph
 from openmps.tables import note_text, printed_html, table
 from openmps.types import MPSImageFeatureChannelFormat
@@ -135,28 +135,11 @@ def compare_capture(
         MPSArgumentError: The graph trains, or the capture lacks a source image or all results, or has source images
             that the graph refuses.
     """
-    of_kind(_WHO, "graph", graph, MPSNNGraph)
+    check_infers(_WHO, graph)
     of_kind(_WHO, "capture", capture, Capture)
     listed(_WHO, "capture.images", capture.images, CapturedImage, "images")
-    if graph.source_state_handles:
-        raise MPSArgumentError(_WHO, "graph", "must be one that infers", "a graph that takes labels")
-    return _Judge(graph, capture).verdict(_arrays(graph, source_images))
-
-
-def _arrays(graph: MPSNNGraph, source_images: Sequence[NDArray[Any]] | None) -> list[NDArray[np.float32]] | None:
-    """What the network should have been given, a source each, as numbers."""
-    if source_images is None:
-        return None
-    arrays = listed(_WHO, "source_images", source_images, np.ndarray, "arrays, [images, height, width, channels]")
-    rule = graph.interface.count_rule(graph.interface.inputs)
-    if len(arrays) != len(graph.interface.inputs):
-        raise MPSArgumentError(_WHO, "source_images", rule, len(arrays))
-    return [_numbers_of(each) for each in arrays]
-
-
-def _numbers_of(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Bytes stand for 0 to 1."""
-    return array.astype(np.float32) / np.float32({"uint8": 255, "uint16": 65_535}.get(array.dtype.name, 1))
+    arrays = None if source_images is None else map(numbers_of, arrays_for(_WHO, graph, source_images))
+    return _Judge(graph, capture).verdict(None if arrays is None else list(arrays))
 
 
 class _Judge:

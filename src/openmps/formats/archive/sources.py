@@ -164,6 +164,16 @@ def convolution_numbers(kernel: Any) -> ArchivedConvolutionWeights:
     return ArchivedConvolutionWeights(weights.descriptor, array, biases, name, weights.precision)
 
 
+def folded_numbers(kernel: Any) -> tuple[MPSCNNConvolutionDescriptor, NDArray[Any], NDArray[Any] | None]:
+    """Descriptor, weights and biases of a convolution, batch normalization folded into both."""
+    held = convolution_numbers(kernel)
+    weights, biases, fold = held.weight_array, held.bias_array, held.convolution_descriptor.batch_normalization
+    if fold is not None:
+        weights = weights * fold.scale.reshape(-1, 1, 1, 1)
+        biases = fold.shift if biases is None else biases * fold.scale + fold.shift
+    return held.convolution_descriptor, weights, biases
+
+
 def normalization_numbers(kernel: Any) -> ArchivedNormalizationParameters:
     """What a batch, instance or group normalization computes with now."""
     name = _label(kernel.data_source, kernel)

@@ -51,6 +51,13 @@ def load_npy(path: str | os.PathLike[str]) -> NDArray[Any]:
     return _array(memoryview(data), Path(path).name, who, os.fspath(path))
 
 
+def npy_bytes(array: NDArray[Any]) -> bytes:
+    """A .npy file."""
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
 def npz_bytes(tensors: Mapping[str, NDArray[Any]]) -> bytes:
     """An .npz file, not compressed. The same arrays give the same bytes."""
     file = io.BytesIO()

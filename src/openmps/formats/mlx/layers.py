@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.formats.archive.sources import convolution_numbers, normalization_numbers
+from openmps.formats.archive.sources import folded_numbers, normalization_numbers
 from openmps.formats.mlx.pointwise import POINTWISE, applied
 from openmps.formats.mlx.text import Layer, Text, number
 from openmps.formats.onnx.problems import NodeError
@@ -79,12 +79,7 @@ def _label(node: Any, kernel: Any) -> str:
 
 def _weights(kernel: Any) -> tuple[Any, Array, dict[str, Array]]:
     """Descriptor, weights and biases, batch normalization folded into both."""
-    held = convolution_numbers(kernel)
-    descriptor, weights, biases = held.convolution_descriptor, held.weight_array, held.bias_array
-    fold = descriptor.batch_normalization
-    if fold is not None:
-        weights = weights * fold.scale.reshape(-1, 1, 1, 1)
-        biases = fold.shift if biases is None else biases * fold.scale + fold.shift
+    descriptor, weights, biases = folded_numbers(kernel)
     if sub_pixel_factor(descriptor) > 1:
         raise NodeError("sub-pixel convolution is not written")
     return descriptor, weights, {} if biases is None else {"bias": biases}

@@ -16,11 +16,11 @@ from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSExportError
 from openmps.formats.mlx.folder import FORMAT, INDEX, MODULE, VERSION, WEIGHTS
 from openmps.formats.mlx.layers import LAYERS
-from openmps.formats.mlx.text import Layer, Text, template
+from openmps.formats.mlx.text import Text, template
 from openmps.formats.mlx.training import loss_lines, optimizer_of
 from openmps.formats.onnx.problems import NodeError
+from openmps.formats.onnx.writing import layer_of
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes.convolution import MPSCNNBinaryConvolutionNode
 from openmps.graph.nodes.loss import MPSCNNLossNode
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode
 from openmps.graph.run.trace import filter_names, gradient_images, source_names
@@ -116,7 +116,7 @@ class _Network:
             labels[node.result_image] = label
             name = text.name(node.result_image, label)
             try:
-                layer = _layer(node)
+                layer = layer_of(LAYERS, node)
                 if layer is None:
                     raise NodeError(_NO_COUNTERPART)
                 text.assign(name, layer(text, node, kernel))
@@ -199,9 +199,3 @@ def _quoted(label: str) -> str:
 def _plain(text: str) -> str:
     """Text that a docstring may hold."""
     return "".join(each if each.isprintable() and each not in '"\\' else " " for each in text)
-
-
-def _layer(node: MPSNNFilterNode) -> Layer | None:
-    if isinstance(node, MPSCNNBinaryConvolutionNode):
-        return None
-    return next((LAYERS[kind] for kind in type(node).__mro__ if kind in LAYERS), None)

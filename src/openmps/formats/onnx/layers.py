@@ -9,7 +9,7 @@ import numpy as np
 
 from openmps.checks import FLT_MAX
 from openmps.core.neuron import MPSNNNeuronDescriptor
-from openmps.formats.archive.sources import convolution_numbers
+from openmps.formats.archive.sources import folded_numbers
 from openmps.formats.onnx import shape_layers as shapes
 from openmps.formats.onnx.model import Array
 from openmps.formats.onnx.problems import NodeError
@@ -54,19 +54,8 @@ def _windowed(writer: Writer, node: Any, kernel: Any) -> tuple[str, list[int]]:
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def _weights(writer: Writer, kernel: Any) -> tuple[Any, Array, Array | None]:
-    """Descriptor, weights and biases, batch normalization folded into both; those of 8 bits as what they stand for."""
-    held = convolution_numbers(kernel)
-    descriptor, weights, biases = held.convolution_descriptor, held.weight_array, held.bias_array
-    fold = descriptor.batch_normalization
-    if fold is not None:
-        weights = weights * fold.scale.reshape(-1, 1, 1, 1)
-        biases = fold.shift if biases is None else biases * fold.scale + fold.shift
-    return descriptor, weights, biases
-
-
 def _convolution(writer: Writer, node: Any, kernel: Any) -> None:
-    descriptor, weights, biases = _weights(writer, kernel)
+    descriptor, weights, biases = folded_numbers(kernel)
     factor = sub_pixel_factor(descriptor)
     if factor > 1:
         raise NodeError("sub-pixel convolution is not written")
@@ -83,7 +72,7 @@ def _convolution(writer: Writer, node: Any, kernel: Any) -> None:
 
 
 def _transposed(writer: Writer, node: Any, kernel: Any) -> None:
-    descriptor, weights, biases = _weights(writer, kernel)
+    descriptor, weights, biases = folded_numbers(kernel)
     if isinstance(descriptor, MPSCNNDepthWiseConvolutionDescriptor | MPSCNNSubPixelConvolutionDescriptor):
         raise NodeError("a transposed convolution that is depthwise or of sub-pixels is not written")
     if kernel.offset.x or kernel.offset.y:

@@ -13,10 +13,9 @@ from openmps.formats.atomic import write_atomic
 from openmps.formats.onnx.layers import LAYERS
 from openmps.formats.onnx.problems import NO_OPERATOR, NodeError
 from openmps.formats.onnx.reading import require_onnx
-from openmps.formats.onnx.writing import Layer, Writer
+from openmps.formats.onnx.writing import Writer, layer_of
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes.convolution import MPSCNNBinaryConvolutionNode
-from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode
+from openmps.graph.nodes.node import MPSNNGradientFilterNode
 
 WRITER = "openmps.formats.onnx.save"
 _WRITTEN = frozenset({
@@ -71,7 +70,7 @@ def operators(
     problems: list[dict[str, str]] = []
     for node, kernel in graph.kernels.items():
         try:
-            layer = None if isinstance(node, MPSNNGradientFilterNode) else _layer(node)
+            layer = None if isinstance(node, MPSNNGradientFilterNode) else layer_of(LAYERS, node)
             if layer is None:
                 raise NodeError(*NO_OPERATOR)
             layer(writer, node, kernel)
@@ -90,9 +89,3 @@ def _check_conventions(graph: MPSNNGraph, given: Sequence[MPSImageDescriptor], w
             rule = f"follows the convention {name}={choice!r}, for which ONNX has no operators"
             remedy = f"Make it with {name}={CONVENTIONS[name].default!r}"
             raise MPSArgumentError(who, "graph", rule, None, remedy)
-
-
-def _layer(node: MPSNNFilterNode) -> Layer | None:
-    if isinstance(node, MPSCNNBinaryConvolutionNode):
-        return None
-    return next((LAYERS[kind] for kind in type(node).__mro__ if kind in LAYERS), None)

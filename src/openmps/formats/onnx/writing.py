@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,12 +11,23 @@ from openmps.formats.archive.sources import StandIns
 from openmps.formats.onnx.model import Array, Node
 from openmps.graph.compile.program import Program
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes.node import MPSNNImageNode, handle_label
+from openmps.graph.nodes.convolution import MPSCNNBinaryConvolutionNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode, handle_label
 
 _OPSET, _IR = 21, 10
 _BATCH = "N"
 
 Layer = Callable[["Writer", Any, Any], None]
+_Layer = TypeVar("_Layer")
+
+
+def layer_of(layers: Mapping[type, _Layer], node: MPSNNFilterNode) -> _Layer | None:
+    """How nodes of a class are written, by the nearest class in a table; weights of one bit are none of any format."""
+    if isinstance(node, MPSCNNBinaryConvolutionNode):
+        return None
+    return next((layers[kind] for kind in type(node).__mro__ if kind in layers), None)
+
+
 """Writes one node of a graph, of which the kernel knows what was planned."""
 
 

@@ -219,6 +219,13 @@ class Program:
         role, name, _, stage = self._part(*each)
         return None if stage is None else stage.kernel.bound(role, name, stage.plan, None).value()
 
+    def run_apart(self, found: Mapping[Input, Any]) -> tuple[dict[Input, Any], dict[str, Any]]:
+        """Run every kernel, one behind the other: what all inputs are, and what comes out by place and name."""
+        function, _ = self.assemble()
+        given = [found[each] if each in found else self.memory(each) for each in function.inputs]
+        made = dict(zip(function.outputs, function.run(list(given)), strict=True))
+        return dict(zip(function.inputs, given, strict=True)), made
+
     def batch(self, node: MPSNNImageNode, command_buffer: CommandBuffer, *, is_temporary: bool) -> MPSImageBatch:
         """A new batch of an image, as the engine's own allocators give it."""
         device, descriptor = command_buffer.device, self.descriptors[node]

@@ -105,11 +105,9 @@ def _sums(tensors: Sequence[Tensor]) -> Tensor:
 
 def _locate(program: Program, inputs: Sequence[Any], values: Sequence[Any]) -> None:
     """Run every kernel again, one behind the other, with all images kept; raise at the first number at fault."""
-    function, _ = program.assemble()
     found = dict(zip(inputs, values, strict=True))
-    given = [found[each] if each in found else program.memory(each) for each in function.inputs]
     # Before anything is looked at: normalizations may need the other processes, which do the same.
-    made = dict(zip(function.outputs, function.run(list(given)), strict=True))
+    _, made = program.run_apart(found)
     for each, value in zip(inputs, values, strict=True):
         if each.role is Role.SOURCE and value is not None:
             _check_image(f"source image {each.name} of the graph", value, "The image was passed like this")

@@ -219,11 +219,8 @@ class Tracer:
 
     def run_unfused(self, program: Program, inputs: Sequence[Input], values: Sequence[Any]) -> dict[str, Any]:
         """Run every kernel of a program, one behind the other; gives what they make, by place and name."""
-        function, _ = program.assemble()
-        found = dict(zip(inputs, values, strict=True))
-        given = [found[each] if each in found else program.memory(each) for each in function.inputs]
-        made = dict(zip(function.outputs, function.run(list(given)), strict=True))
-        self._keep_program(program, dict(zip(function.inputs, given, strict=True)), made)
+        given, made = program.run_apart(dict(zip(inputs, values, strict=True)))
+        self._keep_program(program, given, made)
         return made
 
     def note_apart(self, fused: Sequence[str]) -> None:
