@@ -5,6 +5,7 @@ Each is a file of ``templates``, so that a source has those that it needs and no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -12,6 +13,8 @@ from importlib.resources import files
 from openmps.types import MPSCNNWeightsQuantizationType
 
 _TEMPLATES = files("openmps.formats.swift") / "templates"
+_PART = re.compile(r" *// with (\w+)\n")
+"""A line in the place of what several classes have, which is a file of its own."""
 _MEAN_AND_VARIANCE = """
   public func mean() -> UnsafeMutablePointer<Float>? {
     return rows + 2 * channels
@@ -70,8 +73,12 @@ _QUANTIZED = {
 
 @cache
 def template(name: str) -> str:
-    """The Swift of one file, behind a blank line."""
-    return "\n" + (_TEMPLATES / f"{name}.swift").read_text("utf-8")
+    """The Swift of one file, behind a blank line, with the parts that it names."""
+    return "\n" + _PART.sub(lambda part: _text(part[1]), _text(name))
+
+
+def _text(name: str) -> str:
+    return (_TEMPLATES / f"{name}.swift").read_text("utf-8")
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

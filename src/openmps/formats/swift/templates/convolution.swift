@@ -28,41 +28,16 @@ public final class NAMEWeights: NSObject, MPSCNNConvolutionDataSource {
     return type
   }
 
-  public func descriptor() -> MPSCNNConvolutionDescriptor {
-    return shape
-  }
+  // with mapped_weights
 
-  public func weights() -> UnsafeMutableRawPointer {
-    return UnsafeMutableRawPointer(mutating: contents.bytes)  // which the framework only reads
-  }
+  // with mapped_biases
 
-  public func biasTerms() -> UnsafeMutablePointer<Float>? {
-    guard biasCount > 0 else { return nil }
-    return (weights() + biasOffset).bindMemory(to: Float.self, capacity: biasCount)
-  }
-
-  public func load() -> Bool {
-    return true
-  }
-
-  public func purge() {
-  }
-
-  public func label() -> String? {
-    return name
-  }
+  // with loaded
 
   @objc(kernelWeightsDataType)
   public func kernelWeightsDataType() -> MPSDataType {
     return precision
   }
 
-  public func copy(with zone: NSZone? = nil) -> Any {
-    return self
-  }
-
-  @objc(copyWithZone:device:)
-  public func copy(with zone: NSZone?, device: MTLDevice?) -> Self {
-    return self
-  }
+  // with copied
 }

@@ -26,13 +26,7 @@ public final class NAMEKINDWeights: NSObject, MPSCNNConvolutionDataSource {
     return .uInt8
   }
 
-  public func descriptor() -> MPSCNNConvolutionDescriptor {
-    return shape
-  }
-
-  public func weights() -> UnsafeMutableRawPointer {
-    return UnsafeMutableRawPointer(mutating: contents.bytes)  // which the framework only reads
-  }
+  // with mapped_weights
 
   @objc(METHOD)
   public func METHOD() -> UnsafeMutablePointer<ELEMENT> {
@@ -45,33 +39,14 @@ public final class NAMEKINDWeights: NSObject, MPSCNNConvolutionDataSource {
     return MPSCNNWeightsQuantizationType(rawValue: VALUE)!  // headers give all cases one name in Swift
   }
 
-  public func biasTerms() -> UnsafeMutablePointer<Float>? {
-    guard biasCount > 0 else { return nil }
-    return (weights() + biasOffset).bindMemory(to: Float.self, capacity: biasCount)
-  }
+  // with mapped_biases
 
-  public func load() -> Bool {
-    return true
-  }
-
-  public func purge() {
-  }
-
-  public func label() -> String? {
-    return name
-  }
+  // with loaded
 
   @objc(kernelWeightsDataType)
   public func kernelWeightsDataType() -> MPSDataType {
     return .float16
   }
 
-  public func copy(with zone: NSZone? = nil) -> Any {
-    return self
-  }
-
-  @objc(copyWithZone:device:)
-  public func copy(with zone: NSZone?, device: MTLDevice?) -> Self {
-    return self
-  }
+  // with copied
 }

@@ -50,28 +50,12 @@ public final class NAMETrainedWeights: NSObject, MPSCNNConvolutionDataSource {
     return biasBuffer?.contents().assumingMemoryBound(to: Float.self)
   }
 
-  public func load() -> Bool {
-    return true
-  }
-
-  public func purge() {
-  }
-
-  public func label() -> String? {
-    return name
-  }
+  // with loaded
 
   @objc(kernelWeightsDataType)
   public func kernelWeightsDataType() -> MPSDataType {
     return PRECISION
   }
 UPDATES
-  public func copy(with zone: NSZone? = nil) -> Any {
-    return self
-  }
-
-  @objc(copyWithZone:device:)
-  public func copy(with zone: NSZone?, device: MTLDevice?) -> Self {
-    return self
-  }
+  // with copied
 }

@@ -65,28 +65,12 @@ public final class NAMETrainedNormalization: NSObject, MPSCNNBatchNormalizationD
     return numbers(3)
   }
 
-  public func load() -> Bool {
-    return true
-  }
-
-  public func purge() {
-  }
-
-  public func label() -> String? {
-    return name
-  }
+  // with loaded
 
   @objc(epsilon)
   public func epsilon() -> Float {
     return small
   }
 UPDATES
-  public func copy(with zone: NSZone? = nil) -> Any {
-    return self
-  }
-
-  @objc(copyWithZone:device:)
-  public func copy(with zone: NSZone?, device: MTLDevice?) -> Self {
-    return self
-  }
+  // with copied
 }

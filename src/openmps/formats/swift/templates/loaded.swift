@@ -1,0 +1,10 @@
+  public func load() -> Bool {
+    return true
+  }
+
+  public func purge() {
+  }
+
+  public func label() -> String? {
+    return name
+  }
