@@ -142,7 +142,7 @@ class Optimized:
         return command_buffer
 
     def _check_step(self, command_buffer: CommandBuffer | None) -> CommandBuffer:
-        """The command buffer of an optimizer's step; with shards of its state, one on which a graph asks for updates."""
+        """The command buffer of an optimizer's step; with shards of its state one on which a graph asks for it."""
         given = self._check_update(command_buffer)
         if self._shards is not None:
             self._shards.check_open(self._name, given)
