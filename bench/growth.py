@@ -124,9 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, 9)
     options = parser.parse_args(arguments)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    exactly()
+    exactly(options.threads)
     device = mps.mtl_device(options.device)
     for along, values in POINTS.items():
         for at in values:

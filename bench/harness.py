@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,6 +102,22 @@ def by_turns(
 
     What is to be done ``before`` a turn of a function does not count.
     """
+    return by_long_turns({name: partial(_repeat, call) for name, call in turns.items()}, rounds, times, clock, before)
+
+
+def _repeat(call: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+def by_long_turns(
+    turns: Mapping[str, Callable[[int], object]],
+    rounds: int,
+    times: int,
+    clock: str = "wall",
+    before: Mapping[str, Callable[[], object]] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """`by_turns` of functions that do their work so often by themselves."""
     taken: dict[str, list[float]] = {name: [] for name in turns}
     now = CLOCKS[clock]
     for round_ in range(rounds + WARM_TURNS):
@@ -108,11 +125,17 @@ def by_turns(
             if before is not None and name in before:
                 before[name]()
             start = now()
-            for _ in range(times):
-                call()
+            call(times)
             if round_ >= WARM_TURNS:
                 taken[name].append((now() - start) * 1000 / times)
     return {name: {**figures(values), "turns": values} for name, values in taken.items()}
+
+
+def times_in(seconds: float, call: Callable[[int], object], calls: int = 1) -> int:
+    """How often work is to be done for a turn of so many seconds, 1000 times at most; it is done ``calls`` times."""
+    start = time.perf_counter()
+    call(calls)
+    return max(1, min(1000, round(calls * seconds / (time.perf_counter() - start))))
 
 
 # --- in processes -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 import openmps as mps
-from bench.harness import OURS, add_options, by_turns, compared, record
+from bench.harness import OURS, add_options, by_long_turns, compared, record, times_in
 from bench.kernel_cases import CASES, SIZES, Case, Size, tolerance
 from bench.torch_peers import exactly
 from encoding import data_alone, encode, keep_results
@@ -148,14 +147,8 @@ def measure(
     if difference > tolerance(case):
         raise AssertionError(f"{case.kernel} at {size}: numbers differ by {difference:.1e} of the largest")
     calls[1](1)
-    start = time.perf_counter()
-    calls[1](1)
-    times = max(1, min(1000, round(TURN / (time.perf_counter() - start))))
-    found = by_turns({OURS: lambda: calls[0](times), BARE: lambda: calls[1](times)}, turns, clock=clock, before=before)
-    for row in found.values():
-        row["turns"] = [each / times for each in row["turns"]]
-        for name in ("median_ms", "low_ms", "high_ms", "least_ms"):
-            row[name] = float(f"{row[name] / times:.4g}")
+    times = times_in(TURN, calls[1])
+    found = by_long_turns({OURS: calls[0], BARE: calls[1]}, turns, times, clock, before)
     return {"size": list(size.shape), **compared(found)}
 
 
@@ -174,9 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--largest", action="store_true", help="the largest size alone")
     add_options(parser, 15)
     options = parser.parse_args(arguments)
-    exactly()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    exactly(options.threads)
     device = mps.mtl_device(options.device)
     how = {"threads": torch.get_num_threads(), "clock": options.clock}
     for case in CASES:

@@ -10,7 +10,6 @@ Usage: python -m bench.matrices [--device cpu|cuda] [--only WORD] [--turns N] [-
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 import openmps as mps
-from bench.harness import OURS, add_options, by_turns, compared, record
+from bench.harness import OURS, add_options, by_long_turns, compared, record, times_in
 from bench.torch_peers import exactly
 
 BARE = "PyTorch"
@@ -143,15 +142,7 @@ def measure(work: Work, device: mps.MTLDevice, turns: int, clock: str) -> dict[s
     apart = float((found - wanted).abs().max() / wanted.abs().max().clamp_min(1.0))
     if not apart < 1e-4:
         raise AssertionError(f"numbers of {work.kernel} differ by {apart:.1e}")
-    start = time.perf_counter()
-    bare(3)
-    times = max(1, min(1000, round(3 * TURN / (time.perf_counter() - start))))
-    rows = by_turns({OURS: lambda: ours(times), BARE: lambda: bare(times)}, turns, clock=clock)
-    for row in rows.values():
-        row["turns"] = [each / times for each in row["turns"]]
-        for name in ("median_ms", "low_ms", "high_ms", "least_ms"):
-            row[name] = float(f"{row[name] / times:.4g}")
-    return compared(rows)
+    return compared(by_long_turns({OURS: ours, BARE: bare}, turns, times_in(TURN, bare, 3), clock))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -160,9 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="work whose name holds it")
     add_options(parser, 9)
     options = parser.parse_args(arguments)
-    exactly()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    exactly(options.threads)
     device = mps.mtl_device(options.device)
     how = {"threads": torch.get_num_threads(), "clock": options.clock}
     for make in WORKS:

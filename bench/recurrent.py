@@ -153,9 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--apart", action="store_true", help="memory of its own for each step's matrix")
     add_options(parser, 9)
     options = parser.parse_args(arguments)
-    exactly()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    exactly(options.threads)
     device = mps.mtl_device(options.device)
     how = {"threads": torch.get_num_threads(), "clock": options.clock, "apart": options.apart}
     for kind, size in product(GATES, SIZES):

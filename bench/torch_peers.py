@@ -85,8 +85,13 @@ def inference(device: str, how: str = "eager", **said: Any) -> Turn:
     return Turn(run)
 
 
-def exactly() -> None:
-    """Have PyTorch multiply float32 numbers as they are on a GPU, as we do: unless told, convolutions round to TF32."""
+def exactly(threads: int | None = None) -> None:
+    """Have PyTorch multiply float32 numbers as they are on a GPU, as we do: unless told, convolutions round to TF32.
+
+    ``threads`` is how many it has on the CPU, where that is said.
+    """
+    if threads:
+        torch.set_num_threads(threads)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
