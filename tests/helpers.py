@@ -107,3 +107,12 @@ def on_a_cpu_of(patch: pytest.MonkeyPatch, *, is_intel: bool) -> None:
     """Choose forms as on a processor of one maker or another."""
     features = cpu.cpu_features()._replace(maker="GenuineIntel" if is_intel else "AuthenticAMD")
     patch.setattr(cpu, "cpu_features", lambda: features)
+
+
+def close_to_torch(found: np.ndarray, wanted: torch.Tensor, name: str) -> None:
+    """Within 5e-5 of the largest number, in float32 over a whole network."""
+    numbers = wanted.detach().numpy()
+    scale = np.abs(numbers).max()
+    assert scale > 0.0, f"{name}: nothing to compare"
+    error = np.abs(found - numbers).max() / scale
+    assert error < 5e-5, f"{name}: {error:.1e} of {scale:.2g}"

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from commands import run_command
 from openmps.cli import main
 from openmps.training.run_folder import RunFolder
 
@@ -82,19 +83,13 @@ def _stripes(count, height, width):
     return (stripes[labels] + noise).astype(np.uint8), labels
 
 
-def _call(capsys, *arguments):
-    status = main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return status, output.out, output.err
-
-
 # --- train ---------------------------------------------------------------------------------------------------------
 
 
 def test_training_prints_a_line_an_epoch_and_ends_with_the_accuracy(capsys, tmp_path, idx):
     path = tmp_path / "parent" / "run"
     arguments = ("train", "--data", idx, "--run", path, "--epochs", 3, "--batch-size", 8, "--device", "cpu")
-    status, out, err = _call(capsys, *arguments)
+    status, out, err = run_command(capsys, *arguments)
     lines = out.splitlines()
     assert (status, err) == (0, "")
     assert lines[0] == "40 images to train with, 10 to test with: 6x4x1, 2 classes"
@@ -109,12 +104,12 @@ def test_training_prints_a_line_an_epoch_and_ends_with_the_accuracy(capsys, tmp_
     assert folder.config["options"]["epochs"] == 3
     assert {"curve.png", "misclassified.png", "metrics.jsonl", "conv1_weights.dat"} < set(os.listdir(path))
     # The data were learnt from, so `evaluate` finds what the training found.
-    assert _call(capsys, "evaluate", path, "-q")[1].splitlines() == lines[-1:]
+    assert run_command(capsys, "evaluate", path, "-q")[1].splitlines() == lines[-1:]
 
 
 def test_quiet_training_prints_the_accuracy_only(capsys, tmp_path, idx):
     arguments = ("train", "--data", idx, "--run", tmp_path / "run", "--epochs", 1, "--batch-size", 8, "--quiet")
-    status, out, err = _call(capsys, *arguments)
+    status, out, err = run_command(capsys, *arguments)
     assert (status, err) == (0, "")
     assert LAST_LINE.fullmatch(out.rstrip("\n"))
 
@@ -122,7 +117,7 @@ def test_quiet_training_prints_the_accuracy_only(capsys, tmp_path, idx):
 def test_the_bundled_digits_and_a_folder_named_after_the_time(capsys, tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
-    status, out, _ = _call(capsys, "train", "--epochs", 2, "--seed", 1)
+    status, out, _ = run_command(capsys, "train", "--epochs", 2, "--seed", 1)
     assert status == 0
     assert out.splitlines()[0].endswith("8x8x1, 10 classes")
     assert float(out.split()[-2]) > 85
@@ -130,12 +125,12 @@ def test_the_bundled_digits_and_a_folder_named_after_the_time(capsys, tmp_path, 
     assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", path.name)
     assert RunFolder.open(path).config["data"]["path"] is None
     # The held-out fifth is the same one, because the seed is the run's.
-    assert _call(capsys, "evaluate", path, "-q")[1] == f"{out.splitlines()[-1]}\n"
+    assert run_command(capsys, "evaluate", path, "-q")[1] == f"{out.splitlines()[-1]}\n"
 
 
 def test_options_reach_the_training(capsys, tmp_path, idx):
     path = tmp_path / "run"
-    status, *_ = _call(
+    status, *_ = run_command(
         capsys, "train", "--data", idx, "--run", path, "--epochs", 1, "--batch-size", 10, "--optimizer", "rmsprop",
         "--learning-rate", 0.002, "--format", "float16", "--decay", 0, "--seed", 7, "--warmup", 2,
         "--patience", 3, "--keep", "best", "--weight-decay", 0.01, "--average", 0.9,
@@ -164,15 +159,15 @@ def test_options_reach_the_training(capsys, tmp_path, idx):
 
 def test_training_ends_where_nothing_gets_better(capsys, tmp_path, idx):
     path = tmp_path / "run"
-    status, out, _ = _call(
+    status, out, _ = run_command(
         capsys, "train", "--data", idx, "--run", path, "--epochs", 9, "--batch-size", 10, "--network", "lenet",
         "--learning-rate", 1e-30, "--patience", 2,
     )  # fmt: skip
     assert status == 0
     assert "ended after epoch 3: none has tested better than epoch 1" in out
-    status, _, err = _call(capsys, "train", "--resume", path, "--epochs", 12)
+    status, _, err = run_command(capsys, "train", "--resume", path, "--epochs", 12)
     assert (status, f"{path} was finished already\n" in err) == (0, True)
-    assert _call(capsys, "train", "--resume", path, "--patience", 3)[0] == 2
+    assert run_command(capsys, "train", "--resume", path, "--patience", 3)[0] == 2
 
 
 @pytest.mark.parametrize(("images", "epochs"), [(40, 25), (4000, 2)])
@@ -187,25 +182,25 @@ def test_epochs_without_the_option(images, epochs):
 
 def test_class_folders_in_colour(capsys, tmp_path, pictures):
     path = tmp_path / "run"
-    status, out, err = _call(
+    status, out, err = run_command(
         capsys, "train", "--data", pictures, "--run", path, "--epochs", 12, "--batch-size", 8,
         "--image-size", "5x6",
     )  # fmt: skip
     assert (status, err) == (0, "")
     assert out.splitlines()[0] == "24 images to train with, 6 to test with: 5x6x3, 2 classes"
     files = sorted(pictures.glob("*/*.png"))[:2]
-    status, out, err = _call(capsys, "predict", path, *files)
+    status, out, err = run_command(capsys, "predict", path, *files)
     assert status == 0
     assert out.splitlines()[0].startswith(f"{files[0]}: kind [0] ")
     assert err.splitlines()[:2] == [
         "note: the network sees RGB, pixels / 255",
         f"note: {files[0]} is 8x8x3, converted to the network's 5x6x3",
     ]
-    status, out, _ = _call(capsys, "evaluate", path)
+    status, out, _ = run_command(capsys, "evaluate", path)
     assert status == 0
     assert "kind [1]" in out
     assert "6 images, mean loss " in out
-    assert "30 images, mean loss " in _call(capsys, "evaluate", path, "--all")[1]
+    assert "30 images, mean loss " in run_command(capsys, "evaluate", path, "--all")[1]
 
 
 def test_grey_on_request_and_broken_images_left_out(capsys, tmp_path, pictures):
@@ -215,21 +210,21 @@ def test_grey_on_request_and_broken_images_left_out(capsys, tmp_path, pictures):
     shutil.copytree(pictures, folder)
     (folder / "kind [0]" / "broken.png").write_bytes(b"\x89PNG")
     arguments = ("train", "--data", folder, "--epochs", 1, "--batch-size", 8, "--channels", 1, "-q", "--run")
-    status, _, err = _call(capsys, *arguments, tmp_path / "first")
+    status, _, err = run_command(capsys, *arguments, tmp_path / "first")
     assert status == 2
     assert "broken.png must be a whole image" in err
     assert "--skip-broken leaves such files out, skip_broken=True in Python" in err
-    status, _, err = _call(capsys, *arguments, tmp_path / "second", "--skip-broken")
+    status, _, err = run_command(capsys, *arguments, tmp_path / "second", "--skip-broken")
     assert status == 0
     assert err.startswith("note: 1 broken images left out, the first: ")
-    status, out, err = _call(capsys, "evaluate", tmp_path / "second")
+    status, out, err = run_command(capsys, "evaluate", tmp_path / "second")
     assert (status, err.count("note: 1 broken")) == (0, 1)
     assert "6 images, mean loss" in out
 
 
 def test_a_loss_that_is_not_finite(capsys, tmp_path, idx):
     path = tmp_path / "run"
-    status, out, err = _call(
+    status, out, err = run_command(
         capsys, "train", "--data", idx, "--run", path, "--epochs", 3, "--batch-size", 8, "--learning-rate", 1e30
     )
     assert status == 2
@@ -237,7 +232,7 @@ def test_a_loss_that_is_not_finite(capsys, tmp_path, idx):
     assert "must be finite" in err
     assert len(err.splitlines()) == 1
     assert not LAST_LINE.search(out)
-    assert _call(capsys, "evaluate", path, "-q")[0] == 0
+    assert run_command(capsys, "evaluate", path, "-q")[0] == 0
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_evaluated(capsys, tmp_path, idx):
@@ -255,7 +250,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_evaluated(capsys, tmp_path, idx):
         err = errors.read()
     assert "Traceback" not in out + err
     assert re.search(rf"note: interrupted: {path} holds the weights after \d+ iterations", err)
-    status, out, _ = _call(capsys, "evaluate", path)
+    status, out, _ = run_command(capsys, "evaluate", path)
     assert status == 0
     assert LAST_LINE.fullmatch(out.splitlines()[-1])
     assert RunFolder.open(path).read_metrics()[-1]["event"] == "interrupted"
@@ -359,10 +354,10 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(capsys, tmp_path, idx, stopped,
     whole = tmp_path / "whole"
     arguments = ("train", "--data", idx, "--epochs", 4, "--batch-size", 8, "--seed", 3, "--device", "cpu", "-q")
     arguments += ("--run", whole)
-    expected = _call(capsys, *arguments)[1]
+    expected = run_command(capsys, *arguments)[1]
     monkeypatch.chdir(tmp_path)
     done = RunFolder.open(stopped).checkpoints.steps()[-1]
-    status, out, err = _call(capsys, "train", "--resume", "stopped")  # by its name in runs
+    status, out, err = run_command(capsys, "train", "--resume", "stopped")  # by its name in runs
     lines = out.splitlines()
     assert (status, err) == (0, "")
     assert lines[0] == "40 images to train with, 10 to test with: 6x4x1, 2 classes"
@@ -376,20 +371,20 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(capsys, tmp_path, idx, stopped,
 def test_a_finished_run_says_so_and_more_epochs_go_on(capsys, tmp_path, idx):
     run, longer = tmp_path / "run", tmp_path / "longer"
     options = ("--data", idx, "--batch-size", 8, "--decay", 0, "-q")
-    accuracy = _call(capsys, "train", "--run", run, "--epochs", 2, *options)[1]
+    accuracy = run_command(capsys, "train", "--run", run, "--epochs", 2, *options)[1]
     before = _outcome(run)
-    status, out, err = _call(capsys, "train", "--resume", run, "-q")
+    status, out, err = run_command(capsys, "train", "--resume", run, "-q")
     assert (status, out) == (0, accuracy)
     assert err == f"note: {run} was finished already; --epochs with a higher number goes on with it\n"
     assert _outcome(run) == before
-    status, _, err = _call(capsys, "train", "--resume", run, "--epochs", 1)
+    status, _, err = run_command(capsys, "train", "--resume", run, "--epochs", 1)
     assert status == 2
     assert "epochs must be at least the 2 that the run was started with, got 1" in err
     assert _outcome(run) == before
-    status, out, err = _call(capsys, "train", "--resume", run, "--epochs", 5)
+    status, out, err = run_command(capsys, "train", "--resume", run, "--epochs", 5)
     assert (status, err) == (0, "")
     assert [line.split("  ")[0] for line in out.splitlines()[2:5]] == ["epoch 3/5", "epoch 4/5", "epoch 5/5"]
-    _call(capsys, "train", "--run", longer, "--epochs", 5, *options)
+    run_command(capsys, "train", "--run", longer, "--epochs", 5, *options)
     assert _outcome(run) == _outcome(longer)
 
 
@@ -411,14 +406,14 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(capsys, tmp_path, idx):
 )
 def test_options_that_contradict_the_run(capsys, stopped, arguments, message):
     before = _outcome(stopped)
-    status, out, err = _call(capsys, "train", "--resume", stopped, "-q", *arguments)
+    status, out, err = run_command(capsys, "train", "--resume", stopped, "-q", *arguments)
     assert (status, out) == (2, "")
     assert message in err
     assert _outcome(stopped) == before
 
 
 def test_options_that_say_the_same_are_accepted(capsys, stopped, idx):
-    status, _, err = _call(
+    status, _, err = run_command(
         capsys, "train", "--resume", stopped, "--batch-size", 8, "--optimizer", "adam", "--format", "float32",
         "--learning-rate", 0.001, "--image-size", "6x4", "--channels", 1, "--epochs", 4, "--device", "cpu",
         "--data", idx, "--seed", 3, "--checkpoint-every", 3, "-q",
@@ -434,19 +429,19 @@ def test_other_data_and_damaged_checkpoints(capsys, tmp_path, stopped, idx):
     shutil.copytree(idx, moved)
     labels = moved / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1] + b"\0")
-    status, _, err = _call(capsys, "train", "--resume", stopped, "--data", moved)
+    status, _, err = run_command(capsys, "train", "--resume", stopped, "--data", moved)
     assert status == 2
     assert "must be of this training: its data.training.sha256 is" in err
     folder = RunFolder.open(stopped).checkpoints
     *_, older, newest = folder.steps()
     folder.file(newest).write_bytes(b"half")
-    status, _, err = _call(capsys, "train", "--resume", stopped, "-q")
+    status, _, err = run_command(capsys, "train", "--resume", stopped, "-q")
     assert status == 0
     assert err.startswith(f"warning: Checkpoint: {folder.file(newest)} is damaged")
     assert err.endswith(f"Going back to the checkpoint of step {older}.\n")
     for step in folder.steps():
         folder.file(step).write_bytes(b"half")
-    status, _, err = _call(capsys, "train", "--resume", stopped, "-q")
+    status, _, err = run_command(capsys, "train", "--resume", stopped, "-q")
     assert status == 2
     assert "must hold a whole checkpoint" in err
 
@@ -455,7 +450,7 @@ def test_other_data_and_damaged_checkpoints(capsys, tmp_path, stopped, idx):
 
 
 def test_evaluation_counts_every_test_image(capsys, run):
-    status, out, err = _call(capsys, "evaluate", run)
+    status, out, err = run_command(capsys, "evaluate", run)
     assert (status, err) == (0, "")
     lines = out.splitlines()
     rows = [line.split() for line in lines[2:4]]
@@ -469,10 +464,10 @@ def test_evaluation_on_other_data(capsys, tmp_path, run, pictures):
     folder.mkdir()
     for label in (0, 1):
         (folder / str(label)).symlink_to(pictures / f"kind [{label}]")
-    status, out, _ = _call(capsys, "evaluate", run, "--data", folder, "--all")
+    status, out, _ = run_command(capsys, "evaluate", run, "--data", folder, "--all")
     assert status == 0
     assert "30 images, mean loss " in out
-    status, _, err = _call(capsys, "evaluate", run, "--data", pictures)
+    status, _, err = run_command(capsys, "evaluate", run, "--data", pictures)
     assert status == 2
     assert "class_names must be those of the network, 0, 1, got kind [0], kind [1]" in err
 
@@ -511,7 +506,7 @@ def test_what_every_command_prints_fits_80_columns(capsys, tmp_path, run, idx):
         ("weights", "show", tmp_path / "d"), ("weights", "--help"), *((*name.split(), "--help") for name in COMMANDS),
     ]  # fmt: skip
     for command in commands:
-        status, out, _ = _call(capsys, *command)
+        status, out, _ = run_command(capsys, *command)
         assert status == 0
         lines = [line.replace(str(tmp_path), "").replace(str(run), "") for line in out.splitlines()]
         assert [line for line in lines if len(line) > 80] == [], command
@@ -525,7 +520,7 @@ def test_predictions_of_files(capsys, tmp_path, run):
         Image.fromarray(image).save(file)
     large = tmp_path / "large.png"
     Image.fromarray(np.repeat(np.repeat(images[1], 4, axis=0), 4, axis=1)).save(large)
-    status, out, err = _call(capsys, "predict", run, *files, large)
+    status, out, err = run_command(capsys, "predict", run, *files, large)
     assert status == 0
     assert err.splitlines() == [
         "note: the network sees grey, pixels / 255",
@@ -536,7 +531,7 @@ def test_predictions_of_files(capsys, tmp_path, run):
         found = re.fullmatch(rf"{re.escape(str(file))}: {label} (\S+) %, {1 - label} (\S+) %", line)
         assert float(found[1]) > 50
         assert float(found[1]) + float(found[2]) == pytest.approx(100, abs=0.11)
-    assert _call(capsys, "predict", run, files[0], "--top", 1)[1].count("%") == 1
+    assert run_command(capsys, "predict", run, files[0], "--top", 1)[1].count("%") == 1
 
 
 def test_broken_files_are_named_and_the_others_predicted(capsys, tmp_path, run):
@@ -544,7 +539,7 @@ def test_broken_files_are_named_and_the_others_predicted(capsys, tmp_path, run):
     good, broken, missing = (tmp_path / name for name in ("good.png", "broken.png", "missing.png"))
     Image.fromarray(_stripes(1, 4, 6)[0][0]).save(good)
     broken.write_bytes(b"no image")
-    status, out, err = _call(capsys, "predict", run, broken, missing, good)
+    status, out, err = run_command(capsys, "predict", run, broken, missing, good)
     assert status == 2
     assert out.startswith(f"{good}: 0 ")
     assert len(err.splitlines()) == 3
@@ -553,7 +548,7 @@ def test_broken_files_are_named_and_the_others_predicted(capsys, tmp_path, run):
 
 
 def test_the_summary_has_a_line_a_layer(capsys, run):
-    status, out, err = _call(capsys, "summary", run)
+    status, out, err = run_command(capsys, "summary", run)
     assert (status, err) == (0, "")
     _, body, total = re.split(r"\n-+\n", out)
     layers = body.splitlines()
@@ -568,7 +563,7 @@ def test_the_summary_has_a_line_a_layer(capsys, run):
 def test_the_summary_on_a_terminal(capsys, run, monkeypatch):
     for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "200")):
         monkeypatch.setenv(name, value)
-    out = _call(capsys, "summary", run)[1]
+    out = run_command(capsys, "summary", run)[1]
     assert "MPSCNNFullyConnectedNode" in out
     assert "\x1b[1m" in out
 
@@ -579,15 +574,15 @@ def test_the_summary_on_a_terminal(capsys, run, monkeypatch):
 def test_padding_is_explained(capsys):
     from openmps.core.padding.report import explain_padding
 
-    status, out, _ = _call(capsys, "explain-padding", 7, "--kernel", 2, "--stride", 2)
+    status, out, _ = run_command(capsys, "explain-padding", 7, "--kernel", 2, "--stride", 2)
     assert status == 0
     assert out == f"{explain_padding(7, kernel=2, stride=2, policy='same')}\n"
     arguments = ("explain-padding", "28x20", "pytorch:1,2", "--kernel", "5x3", "--stride", 2, "--dilation", "1x2")
-    status, out, _ = _call(capsys, *arguments)
+    status, out, _ = run_command(capsys, *arguments)
     assert status == 0
     policy = {"kernel": (5, 3), "stride": (2, 2), "dilation": (1, 2), "policy": "pytorch:1,2"}
     assert out == f"{explain_padding((28, 20), **policy)}\n"
-    status, out, _ = _call(capsys, "explain-padding", 4, "full", "--stride", 2, "--backwards")
+    status, out, _ = run_command(capsys, "explain-padding", 4, "full", "--stride", 2, "--backwards")
     assert status == 0
     assert "reverse filter" in out
 
@@ -630,7 +625,7 @@ def test_padding_is_explained(capsys):
 )
 def test_wrong_usage_is_one_message_and_status_2(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    status, out, err = _call(capsys, *arguments)
+    status, out, err = run_command(capsys, *arguments)
     assert status == 2
     assert message.lower() in err.lower()
     assert "Traceback" not in err
@@ -639,7 +634,7 @@ def test_wrong_usage_is_one_message_and_status_2(capsys, tmp_path, monkeypatch, 
 
 
 def test_a_batch_that_is_larger_than_the_data(capsys, tmp_path, idx):
-    status, _, err = _call(capsys, "train", "--data", idx, "--run", tmp_path / "run", "--batch-size", 41)
+    status, _, err = run_command(capsys, "train", "--data", idx, "--run", tmp_path / "run", "--batch-size", 41)
     assert status == 2
     assert (
         err
@@ -650,7 +645,7 @@ def test_a_batch_that_is_larger_than_the_data(capsys, tmp_path, idx):
 
 def test_a_run_is_never_overwritten(capsys, idx, run):
     before = (run / "weights.safetensors").read_bytes()
-    status, _, err = _call(capsys, "train", "--data", idx, "--run", run, "--batch-size", 8)
+    status, _, err = run_command(capsys, "train", "--data", idx, "--run", run, "--batch-size", 8)
     assert status == 2
     assert "must be new: a run is never overwritten" in err
     assert (run / "weights.safetensors").read_bytes() == before
@@ -658,10 +653,10 @@ def test_a_run_is_never_overwritten(capsys, idx, run):
 
 def test_help_and_version(capsys):
     for arguments in ([], ["--help"], ["train", "--help"], ["explain-padding", "-h"]):
-        status, out, err = _call(capsys, *arguments)
+        status, out, err = run_command(capsys, *arguments)
         assert status == (0 if arguments else 2)
         assert "Usage: openmps" in out + err
-    status, out, _ = _call(capsys, "--version")
+    status, out, _ = run_command(capsys, "--version")
     assert (status, out[:8]) == (0, "openmps ")
 
 
@@ -708,11 +703,11 @@ def test_options_that_mnist_style_files_do_not_take(capsys, tmp_path, idx):
         (("--channels", 3), "error: --channels must be that of the images of idx"),
         (("--skip-broken",), "error: --skip-broken must be False"),
     ):
-        status, _, err = _call(capsys, *arguments, *options)
+        status, _, err = run_command(capsys, *arguments, *options)
         assert status == 2
         assert err.startswith(message)
         assert not (tmp_path / "run").exists()
-    assert _call(capsys, *arguments, "--image-size", "6x4", "--channels", 1)[0] == 0
+    assert run_command(capsys, *arguments, "--image-size", "6x4", "--channels", 1)[0] == 0
 
 
 def test_errors_name_options_and_files(capsys, tmp_path, pictures):
@@ -723,13 +718,13 @@ def test_errors_name_options_and_files(capsys, tmp_path, pictures):
     (folder / "kind [0]" / "x.webp").write_bytes(b"")
     pytest.importorskip(PNG).fromarray(np.zeros((3, 3), np.uint8)).save(folder / "kind [1]" / "zz.png")
     arguments = ("train", "--data", folder, "--run", tmp_path / "run", "--epochs", 1, "--batch-size", 8, "-q")
-    err = _call(capsys, *arguments)[2]
+    err = run_command(capsys, *arguments)[2]
     assert err.startswith(f"error: {folder / 'kind [0]' / 'x.webp'} must be an image")
     assert "take it away, or give --skip-broken." in err
-    err = _call(capsys, *arguments, "--skip-broken")[2]
+    err = run_command(capsys, *arguments, "--skip-broken")[2]
     assert err.startswith(f"error: {folder / 'kind [1]' / 'zz.png'} must be 8x8 as ")
     assert "Give --image-size WIDTHxHEIGHT to resize" in err
-    status, _, err = _call(capsys, *arguments, "--skip-broken", "--image-size", 8)
+    status, _, err = run_command(capsys, *arguments, "--skip-broken", "--image-size", 8)
     assert (status, err[:44]) == (0, "note: 1 broken images left out, the first: /")
 
 
@@ -739,12 +734,12 @@ def test_a_training_that_diverges(capsys, tmp_path, idx, monkeypatch):
     path = tmp_path / "run"
     arguments = ("train", "--data", idx, "--run", path, "--epochs", 3, "--batch-size", 8)
     monkeypatch.setattr(RunningMetrics, "loss", property(lambda self: 2.8e26 if self._seen > 40 else 0.5))
-    status, out, err = _call(capsys, *arguments)
+    status, out, err = run_command(capsys, *arguments)
     assert status == 2
     assert "loss must be below 1e+09" in err and "got 2.8e+26 in epoch 2. Training diverges: lower" in err
     assert not LAST_LINE.search(out)
     monkeypatch.undo()
-    assert _call(capsys, "evaluate", path, "-q")[0] == 0  # the weights of the first epoch
+    assert run_command(capsys, "evaluate", path, "-q")[0] == 0  # the weights of the first epoch
 
 
 def test_runs_go_by_their_names(capsys, tmp_path, run, monkeypatch):
@@ -755,8 +750,8 @@ def test_runs_go_by_their_names(capsys, tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pytest.importorskip(PNG).fromarray(np.zeros((4, 6), np.uint8)).save("a.png")
     for command in (("evaluate", "first", "-q"), ("summary", "first"), ("predict", "first", "a.png")):
-        assert _call(capsys, *command)[0] == 0
-        status, _, err = _call(capsys, command[0], "frist", *command[2:])
+        assert run_command(capsys, *command)[0] == 0
+        status, _, err = run_command(capsys, command[0], "frist", *command[2:])
         assert status == 2
         assert err == "error: frist must be a folder, got nothing there. In runs there are: first.\n"
 
@@ -818,13 +813,13 @@ def test_two_quick_ctrl_cs_say_where_the_weights_are(capsys, tmp_path, idx, monk
 
     monkeypatch.setattr(TrainingProgress, "update", update)
     path = tmp_path / "run"
-    status, _, err = _call(capsys, "train", "--data", idx, "--run", path, "--epochs", 9, "--batch-size", 8)
+    status, _, err = run_command(capsys, "train", "--data", idx, "--run", path, "--epochs", 9, "--batch-size", 8)
     assert status == 130
     assert err == (
         f"note: interrupted: {path} holds the weights that were saved last\n"
         f"note: openmps train --resume {path} goes on from there\n"
     )
-    assert _call(capsys, "evaluate", path, "-q")[0] == 0
+    assert run_command(capsys, "evaluate", path, "-q")[0] == 0
 
 
 @pytest.mark.parametrize("command", ["evaluate", "summary", "train --resume"])
@@ -837,7 +832,7 @@ def test_a_run_that_nothing_may_be_looked_at_in(capsys, tmp_path, monkeypatch, c
         return stat(path, **options)
 
     monkeypatch.setattr(os, "stat", refuse)
-    status, _, err = _call(capsys, *command.split(), path)
+    status, _, err = run_command(capsys, *command.split(), path)
     assert (status, err) == (2, f"error: {path} could not be read, got Permission denied\n")
 
 
@@ -1027,7 +1022,7 @@ def test_lints_that_cannot_be(run, tmp_path, capsys, monkeypatch, arguments, wor
 
 def test_a_run_is_as_right_in_8_bits(run, tmp_path, capsys):
     out, report = tmp_path / "small.mps", tmp_path / "report.json"
-    status, text, _ = _call(capsys, "quantize", run, out, "--report", report)
+    status, text, _ = run_command(capsys, "quantize", run, out, "--report", report)
     assert status == 0
     accuracy = json.loads(report.read_text())["test_accuracy"]
     assert accuracy == {"before": 1.0, "after": 1.0}
@@ -1038,6 +1033,6 @@ def test_a_run_is_as_right_in_8_bits(run, tmp_path, capsys):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     labels = tmp_path / "t10k-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:8] + bytes(10))
-    status, *_ = _call(capsys, "quantize", run, out, "--data", tmp_path, "--report", report, "--force")
+    status, *_ = run_command(capsys, "quantize", run, out, "--data", tmp_path, "--report", report, "--force")
     assert status == 0
     assert json.loads(report.read_text())["test_accuracy"] == {"before": 0.5, "after": 0.5}

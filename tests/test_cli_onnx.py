@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commands import run_command
 from onnx_models import model, node, numbers, reference, saved
-from openmps.cli import main
 from openmps.formats import onnx as reader
 
 pytest.importorskip("onnx")
@@ -26,15 +26,9 @@ def _model(*more, batch: int | str = "n"):
     return model(chosen, {"in:0": [batch, 3, "h", 6]}, ("a/b", ".n", *more), w=numbers(4, 3, 3, 3))
 
 
-def _call(capsys, *arguments) -> tuple[int, str, str]:
-    status = main([str(each) for each in arguments])
-    output = capsys.readouterr()
-    return status, output.out, output.err
-
-
 @pytest.fixture
 def converted(tmp_path: Path, capsys) -> Path:
-    assert _call(capsys, "convert", saved(_model(), tmp_path), tmp_path / "net.mps")[0] == 0
+    assert run_command(capsys, "convert", saved(_model(), tmp_path), tmp_path / "net.mps")[0] == 0
     return tmp_path / "net.mps"
 
 
@@ -45,7 +39,7 @@ def test_results_have_the_names_axes_and_order_of_the_model(
     feeds = {"in:0": numbers(batch, 3, 7, 6)}
     np.save(tmp_path / "x.npy", feeds["in:0"])
     folder = tmp_path / "out"
-    status, out, err = _call(
+    status, out, err = run_command(
         capsys, "run", converted, "--input", f"in:0={tmp_path / 'x.npy'}", "--output", folder, "--device", "cpu"
     )
     assert (status, err) == (0, "")
@@ -59,7 +53,7 @@ def test_results_have_the_names_axes_and_order_of_the_model(
 
 
 def test_what_convert_prints(tmp_path: Path, capsys) -> None:
-    status, out, err = _call(
+    status, out, err = run_command(
         capsys, "convert", saved(_model(), tmp_path), tmp_path / "net.mps", "--shape", "in:0=1,3,8,6", "--format",
         "float16", "--result", "c",
     )  # fmt: skip
@@ -70,7 +64,7 @@ def test_what_convert_prints(tmp_path: Path, capsys) -> None:
 
 
 def _refused(capsys, *arguments) -> str:
-    status, out, err = _call(capsys, *arguments)
+    status, out, err = run_command(capsys, *arguments)
     assert (status, out) == (2, "")
     assert "Traceback" not in err
     return err
@@ -145,7 +139,7 @@ def test_archives_of_something_else(tmp_path: Path, capsys) -> None:
 def test_results_are_written_all_or_none(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     long = "\u6f22" * 200  # 600 bytes, of which a file's name has fewer
     made = model([node("Relu", "x", "y"), node("Neg", "x", long)], {"x": [1, 3]}, ("y", long))
-    assert _call(capsys, "convert", saved(made, tmp_path), tmp_path / "net.mps")[0] == 0
+    assert run_command(capsys, "convert", saved(made, tmp_path), tmp_path / "net.mps")[0] == 0
     np.save(tmp_path / "x.npy", numbers(1, 3))
     call = ("run", tmp_path / "net.mps", "--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path / "out")
     written: list[Path] = []
@@ -156,17 +150,17 @@ def test_results_are_written_all_or_none(tmp_path: Path, capsys, monkeypatch: py
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("openmps.formats.atomic._read_back", full)
-    status, _, err = _call(capsys, *call)
+    status, _, err = run_command(capsys, *call)
     assert status == 2
     assert "No space left" in err
     assert list((tmp_path / "out").iterdir()) == []
-    assert _call(capsys, *call)[0] == 0
+    assert run_command(capsys, *call)[0] == 0
     assert sorted(len(each.name.encode()) for each in (tmp_path / "out").iterdir()) == [5, 202]
 
 
 def test_an_archive_of_convert_can_be_looked_at_and_exported(converted: Path, tmp_path: Path, capsys) -> None:
-    assert _call(capsys, "lint", converted)[0] == 0
-    status, _, err = _call(capsys, "export", "--swift", converted, tmp_path / "app", "--name", "Net")
+    assert run_command(capsys, "lint", converted)[0] == 0
+    status, _, err = run_command(capsys, "export", "--swift", converted, tmp_path / "app", "--name", "Net")
     assert (status, err) == (0, "")
     assert "of the model's n x 3 x h x 6." in (tmp_path / "app" / "Net.swift").read_text()
 
@@ -175,16 +169,16 @@ def test_what_is_easily_mistaken(converted: Path, tmp_path: Path, capsys) -> Non
     path = saved(_model(), tmp_path)
     for command in (["run"], ["lint"], ["export", "--swift"]):
         more = [tmp_path / "out"] if command[0] == "export" else []
-        status, _, err = _call(capsys, *command, path, *more)
+        status, _, err = run_command(capsys, *command, path, *more)
         assert status == 2
         assert f"Convert it first: openmps convert {path} model.mps" in err
     before = path.read_bytes()
-    status, _, err = _call(capsys, "convert", path, path)
+    status, _, err = run_command(capsys, "convert", path, path)
     assert (status, path.read_bytes()) == (2, before)
     assert "must be another file than MODEL" in err
     np.save(tmp_path / "x.npy", numbers(1, 3, 7, 6))
     twice = ("--input", f"in:0={tmp_path / 'x.npy'}") * 2
-    status, _, err = _call(capsys, "run", converted, *twice)
+    status, _, err = run_command(capsys, "run", converted, *twice)
     assert status == 2
     assert "'in:0' is named twice" in err
 
@@ -193,9 +187,9 @@ def test_what_is_easily_mistaken(converted: Path, tmp_path: Path, capsys) -> Non
 
 
 def test_lint_and_export_take_what_convert_writes(converted: Path, tmp_path: Path, capsys) -> None:
-    status, out, err = _call(capsys, "lint", converted, "--image", "6x7x3")
+    status, out, err = run_command(capsys, "lint", converted, "--image", "6x7x3")
     assert (status, err) == (0, "") and "0 errors" in out
-    status, out, err = _call(capsys, "export", "--swift", converted, tmp_path / "Net")
+    status, out, err = run_command(capsys, "export", "--swift", converted, tmp_path / "Net")
     assert (status, err) == (0, "") and (tmp_path / "Net" / "Net.swift").exists()
 
 
@@ -214,11 +208,11 @@ def test_run_takes_the_archive_of_a_graph(tmp_path: Path, capsys) -> None:
     x = numbers(2, 3, 4, 5)
     np.save(tmp_path / "x.npy", x)
     options = ("--output", tmp_path, "--device", "cpu")
-    status, _, err = _call(capsys, "run", _bare(tmp_path), "--input", f"image={tmp_path / 'x.npy'}", *options)
+    status, _, err = run_command(capsys, "run", _bare(tmp_path), "--input", f"image={tmp_path / 'x.npy'}", *options)
     assert (status, err) == (0, "")
     np.testing.assert_allclose(np.load(tmp_path / "result.npy"), 2 * x, rtol=2e-3)
     both = ("--input", f"a={tmp_path / 'x.npy'}", "--input", f"b={tmp_path / 'x.npy'}")
-    assert _call(capsys, "run", _bare(tmp_path, 3.0, "a", "b"), *both, "--output", tmp_path / "new")[0] == 0
+    assert run_command(capsys, "run", _bare(tmp_path, 3.0, "a", "b"), *both, "--output", tmp_path / "new")[0] == 0
     np.testing.assert_allclose(np.load(tmp_path / "new" / "result.npy"), 6 * x, rtol=2e-3)
     err = _refused(capsys, "run", tmp_path / "bare.mps", *both[:2], *options)
     assert "--input b is missing: an array of float32, images x height x width x channels" in err
@@ -252,7 +246,7 @@ def test_convert_keeps_what_is_there(tmp_path: Path, capsys) -> None:
         capsys, "convert", path, text
     )
     assert (path.read_bytes(), text.read_text()) == (before, "mine")
-    assert _call(capsys, "convert", path, text, "--force")[0] == 0
+    assert run_command(capsys, "convert", path, text, "--force")[0] == 0
 
 
 def test_convert_says_at_once_what_it_cannot_write(tmp_path: Path, capsys) -> None:
@@ -269,9 +263,9 @@ def test_run_keeps_what_is_there(tmp_path: Path, capsys) -> None:
     assert "must be another file than an input" in _refused(capsys, "run", archive, *given, "--force")
     (tmp_path / "result.npy").rename(tmp_path / "x.npy")
     given = ("--input", f"result={tmp_path / 'x.npy'}", "--output", tmp_path)
-    assert _call(capsys, "run", archive, *given)[0] == 0
+    assert run_command(capsys, "run", archive, *given)[0] == 0
     assert "result.npy must be new, got one that is there" in _refused(capsys, "run", archive, *given)
-    assert _call(capsys, "run", archive, *given, "--force")[0] == 0
+    assert run_command(capsys, "run", archive, *given, "--force")[0] == 0
     assert "'result' is named twice" in _refused(capsys, "run", archive, *given, *given[:2])
 
 
@@ -291,7 +285,7 @@ def test_errors_name_options_that_there_are(tmp_path: Path, capsys) -> None:
     assert err.startswith("error: --result must be names of values of the model, got 'none'. Its own outputs are a/b")
     err = _refused(capsys, "convert", path, out, "--result", "Conv_d")
     assert err.endswith("Alike are Conv_c\n")
-    status, printed, _ = _call(capsys, "convert", path, out, "--result", "Conv_c")
+    status, printed, _ = run_command(capsys, "convert", path, out, "--result", "Conv_c")
     assert status == 0 and printed.endswith("output c: float32 ?x4x?x4\n")
 
 
@@ -304,28 +298,28 @@ def test_the_limit_of_repeated_numbers_is_said_in_full(tmp_path: Path, capsys) -
     path = saved(model([*fills, *convolutions], {"x": ["n", 1024, 8, 8]}, ("c3",), **shapes), tmp_path)
     err = _refused(capsys, "convert", path, tmp_path / "net.mps")
     assert err.endswith("allow 36 MiB with --fill-limit 36\n")
-    assert _call(capsys, "convert", path, tmp_path / "net.mps", "--fill-limit", 36)[0] == 0
+    assert run_command(capsys, "convert", path, tmp_path / "net.mps", "--fill-limit", 36)[0] == 0
 
 
 def test_layers_that_only_choose_channels_have_labels_of_their_own(tmp_path: Path, capsys) -> None:
     nodes = [node("Concat", "x x", "y", axis=1), node("Relu", "y", "r"), node("Concat", "r x", "z", axis=1)]
     path = saved(model(nodes, {"x": ["n", 3, 6, 6]}, ("z",)), tmp_path)
-    assert _call(capsys, "convert", path, tmp_path / "net.mps")[0] == 0
-    status, out, _ = _call(capsys, "weights", "show", tmp_path / "net.mps")
+    assert run_command(capsys, "convert", path, tmp_path / "net.mps")[0] == 0
+    status, out, _ = run_command(capsys, "weights", "show", tmp_path / "net.mps")
     assert status == 0 and "choice of channels.weights" in out and "choice of channels 2.weights" in out
 
 
 def test_weights_of_layers_with_slashes_become_raw_files(tmp_path: Path, capsys) -> None:
     path = saved(model([node("Conv", "x w", "/c")], {"x": ["n", 3, 6, 6]}, ("/c",), w=numbers(4, 3, 3, 3)), tmp_path)
     archive, folder = tmp_path / "net.mps", tmp_path / "raw"
-    assert _call(capsys, "convert", path, archive)[0] == 0
-    status, out, err = _call(capsys, "weights", "convert", archive, folder)
+    assert run_command(capsys, "convert", path, archive)[0] == 0
+    status, out, err = run_command(capsys, "weights", "convert", archive, folder)
     assert (status, err) == (0, "")
     assert out.splitlines()[0].startswith("Conv_/c.weights = Conv__c_weights.dat ")
     wanted = numbers(4, 3, 3, 3).transpose(0, 2, 3, 1)
     assert np.array_equal(np.fromfile(folder / "Conv__c_weights.dat", "<f4"), wanted.reshape(-1))
     back = ("--from", "openmps", "--network", archive)
-    assert _call(capsys, "weights", "convert", folder, tmp_path / "back.npz", *back)[0] == 0
+    assert run_command(capsys, "weights", "convert", folder, tmp_path / "back.npz", *back)[0] == 0
     assert np.array_equal(np.load(tmp_path / "back.npz")["Conv_/c.weights"], wanted)
 
 
@@ -333,7 +327,7 @@ def test_weights_of_layers_with_slashes_become_raw_files(tmp_path: Path, capsys)
 
 
 def test_summaries_of_models_and_archives(converted: Path, tmp_path: Path, capsys) -> None:
-    status, out, err = _call(capsys, "summary", tmp_path / "model.onnx")
+    status, out, err = run_command(capsys, "summary", tmp_path / "model.onnx")
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[:2] == ["input  in:0: n x 3 x h x 6", "output a/b: of any shape"]
@@ -341,15 +335,15 @@ def test_summaries_of_models_and_archives(converted: Path, tmp_path: Path, capsy
     (tmp_path / "other").mkdir()
     two = node("Constant", "", "two", value_float=2.0)
     path = saved(model([two, node("Mul", "x two", "y")], {"x": [1, 1, 2, 2]}), tmp_path / "other")
-    status, out, err = _call(capsys, "summary", path)
+    status, out, err = run_command(capsys, "summary", path)
     assert (status, err) == (0, "note: 1 constant left out\n") and "Constant" not in out and "Mul" in out
-    status, out, err = _call(capsys, "summary", converted)
+    status, out, err = run_command(capsys, "summary", converted)
     assert status == 0 and "Convolution" in out and "--image" in err
-    status, out, err = _call(capsys, "summary", converted, "--image", "6x7x3")
+    status, out, err = run_command(capsys, "summary", converted, "--image", "6x7x3")
     assert (status, err) == (0, "") and "6x7x3" in out and "4x5x4" in out
     path = saved(_model(batch=1), tmp_path)
-    assert _call(capsys, "convert", path, tmp_path / "one.mps", "--shape", "in:0=1,3,7,6")[0] == 0
-    assert "4x5x4" in _call(capsys, "summary", tmp_path / "one.mps")[1]
+    assert run_command(capsys, "convert", path, tmp_path / "one.mps", "--shape", "in:0=1,3,7,6")[0] == 0
+    assert "4x5x4" in run_command(capsys, "summary", tmp_path / "one.mps")[1]
 
 
 @pytest.mark.parametrize("command", ["lint", "summary"])
@@ -361,7 +355,7 @@ def test_images_that_are_not_the_network_s(command: str, converted: Path, capsys
 
 
 def test_the_head_of_a_source_says_what_the_images_are(converted: Path, tmp_path: Path, capsys) -> None:
-    assert _call(capsys, "export", "--swift", converted, tmp_path / "Net")[0] == 0
+    assert run_command(capsys, "export", "--swift", converted, tmp_path / "Net")[0] == 0
     head = (tmp_path / "Net" / "Net.swift").read_text()
     assert "//  The image 'in:0' is 6x?x3 (width, height, channels), of the model's n x 3 x h x 6." in head
     assert "//  The result is the output 'a/b', of the model's " in head
@@ -375,11 +369,11 @@ def test_numbers_that_are_not_finite_are_noted(tmp_path: Path, capsys) -> None:
     weights = numbers(4, 3, 3, 3)
     weights[0, 0, 0, :2] = np.nan, np.inf
     path = saved(model([node("Conv", "x w", "y")], {"x": ["n", 3, 6, 6]}, w=weights), tmp_path)
-    status, _, err = _call(capsys, "convert", path, tmp_path / "net.mps")
+    status, _, err = run_command(capsys, "convert", path, tmp_path / "net.mps")
     assert (status, err) == (0, "note: Conv_y.weights: 2 of 108 numbers are NaN or infinite\n")
     np.save(tmp_path / "x.npy", np.full((1, 3, 6, 6), np.nan, np.float32))
     given = ("--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path)
-    status, _, err = _call(capsys, "run", tmp_path / "net.mps", *given)
+    status, _, err = run_command(capsys, "run", tmp_path / "net.mps", *given)
     assert (status, err) == (0, "note: --input x: 108 of 108 numbers are NaN or infinite\n")
 
 
@@ -388,12 +382,12 @@ def test_warnings_of_layers_are_one_note(tmp_path: Path, capsys) -> None:
     path = saved(model(nodes, {"x": ["n", 6, 8, 8]}, ("c3",), w=numbers(6, 2, 1, 1)), tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        status, _, err = _call(capsys, "convert", path, tmp_path / "net.mps")
+        status, _, err = run_command(capsys, "convert", path, tmp_path / "net.mps")
     assert status == 0 and err.startswith("note: ") and err.count("\n") == 1
     assert "2 more layers" in err and "openmps lint" in err
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        err = _call(capsys, "summary", tmp_path / "net.mps", "--image", "8x8x6")[2]
+        err = run_command(capsys, "summary", tmp_path / "net.mps", "--image", "8x8x6")[2]
     assert err.startswith("note: ") and err.count("\n") == 1
 
 
@@ -425,7 +419,7 @@ def test_what_is_given_in_the_place_of_something_else(converted: Path, tmp_path:
 
 
 def test_a_folder_whose_name_is_no_class(converted: Path, tmp_path: Path, capsys) -> None:
-    status, _, err = _call(capsys, "export", "--swift", converted, tmp_path / "2Nets")
+    status, _, err = run_command(capsys, "export", "--swift", converted, tmp_path / "2Nets")
     assert status == 0 and "the class is called Model, as '2Nets' is no name for one; --name gives another" in err
 
 
@@ -454,6 +448,6 @@ def test_an_input_that_others_change_meanwhile(
     np.save(path, x)
     run = reader.OnnxModel.run
     monkeypatch.setattr(reader.OnnxModel, "run", lambda model, arrays: (change(path), run(model, arrays))[1])
-    status, _, _ = _call(capsys, "run", _bare(tmp_path), "--input", f"image={path}", "--output", tmp_path)
+    status, _, _ = run_command(capsys, "run", _bare(tmp_path), "--input", f"image={path}", "--output", tmp_path)
     assert status == 0
     np.testing.assert_allclose(np.load(tmp_path / "result.npy"), 2 * x, rtol=2e-3)

@@ -11,7 +11,7 @@ import torch
 
 import openmps as mps
 import own_networks
-from openmps.cli import main
+from commands import run_command
 from openmps.cli.torch_networks import network_file
 from openmps.training import (
     Classifier,
@@ -27,12 +27,6 @@ from openmps.training import (
 pytestmark = pytest.mark.usefixtures("unflushed", "undrawn", "in_an_empty_folder")
 pytest.importorskip("onnx")
 CPU = mps.mtl_device("cpu")
-
-
-def _call(capsys, *arguments):
-    status = main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return status, output.out, output.err
 
 
 def _images(count):
@@ -73,7 +67,7 @@ def test_a_run_of_a_module_goes_on_without_it(capsys, monkeypatch):
     pytest.importorskip("sklearn")
     own_networks.calls.clear()
     options = ["--epochs", 1, "--batch-size", 100, "--seed", 5]
-    status, out, err = _call(capsys, "train", "--network", "own_networks:ten", "--run", "run", *options)
+    status, out, err = run_command(capsys, "train", "--network", "own_networks:ten", "--run", "run", *options)
     assert (status, err) == (0, "")
     assert own_networks.calls == [5]
     run = RunFolder.open("run")
@@ -84,17 +78,17 @@ def test_a_run_of_a_module_goes_on_without_it(capsys, monkeypatch):
     parts = run.checkpoints.load(0).parts.values()
     assert any(np.array_equal(part["weights"], wanted) for part in parts if "weights" in part)
     monkeypatch.setitem(sys.modules, "own_networks", None)  # which cannot be imported from here on
-    assert _call(capsys, "evaluate", "run", "-q")[1].split()[-2] == out.split()[-2]
-    status, out, _ = _call(capsys, "train", "--resume", "run", "--epochs", 2)
+    assert run_command(capsys, "evaluate", "run", "-q")[1].split()[-2] == out.split()[-2]
+    status, out, _ = run_command(capsys, "train", "--resume", "run", "--epochs", 2)
     assert (status, run.checkpoints.steps()[-1]) == (0, 28)
-    status, _, err = _call(capsys, "train", "--resume", "run", "--network", "own_networks:ten")
+    status, _, err = run_command(capsys, "train", "--resume", "run", "--network", "own_networks:ten")
     assert (status, "--network must be" in err) == (2, True)
 
 
 def test_other_classes_and_dropouts_are_said(capsys):
     pytest.importorskip("sklearn")
     options = ["--epochs", 1, "--batch-size", 500]
-    _, _, err = _call(capsys, "train", "--network", "own_networks:Others.seven", "--run", "seven", *options)
+    _, _, err = run_command(capsys, "train", "--network", "own_networks:Others.seven", "--run", "seven", *options)
     assert "gives 7 classes in own_networks:Others.seven and 10 here: its weights are new" in err
     assert "Sequential: its dropouts are left out" in err
 
@@ -114,7 +108,7 @@ def test_other_classes_and_dropouts_are_said(capsys):
 )
 def test_what_gives_no_module_is_refused_and_leaves_no_run(network, message, capsys, tmp_path):
     pytest.importorskip("sklearn")
-    status, _, err = _call(capsys, "train", "--network", network, "--run", tmp_path / "run")
+    status, _, err = run_command(capsys, "train", "--network", network, "--run", tmp_path / "run")
     assert status == 2
     assert message in " ".join(err.split())
     assert not (tmp_path / "run").exists()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import openmps as mps
-from openmps.cli import main
+from commands import run_command
 from openmps.formats import load_raw, load_safetensors, load_tensors, network_arrays, save_raw, save_tensors
 from openmps.runtime.devices import mtl_device
 from openmps.training import NetworkShape, RunFolder
@@ -41,14 +41,8 @@ def archive(tmp_path):
     return tmp_path / "net.mps"
 
 
-def _call(capsys, *arguments):
-    status = main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return status, output.out, output.err
-
-
 def _convert(capsys, *arguments):
-    return _call(capsys, "weights", "convert", *arguments)
+    return run_command(capsys, "weights", "convert", *arguments)
 
 
 @pytest.mark.parametrize("layout", ["pytorch", "keras", "mlx", "openmps"])
@@ -284,10 +278,10 @@ def test_show_takes_options_for_raw_files_alone(option, run, archive, tmp_path, 
     _convert(capsys, run, tmp_path / "raw", "-q")
     given = [each.format(run=run) for each in option]
     for source in (run, archive, tmp_path / "w.npz"):
-        status, out, err = _call(capsys, "weights", "show", source, *given)
+        status, out, err = run_command(capsys, "weights", "show", source, *given)
         assert (status, out) == (2, "")
         assert f"{source} must be raw files where {option[0]} is given" in err
-    status, _, err = _call(capsys, "weights", "show", tmp_path / "raw", *given)
+    status, _, err = run_command(capsys, "weights", "show", tmp_path / "raw", *given)
     assert (status, "--as must be left out" in err) == ((2, True) if len(option) > 2 else (0, False))
 
 
@@ -295,19 +289,19 @@ def test_show_takes_options_for_raw_files_alone(option, run, archive, tmp_path, 
 
 
 def test_show_lists_every_array(run, archive, tmp_path, capsys):
-    status, out, err = _call(capsys, "weights", "show", run)
+    status, out, err = run_command(capsys, "weights", "show", run)
     lines = out.splitlines()
     assert (status, err, len(lines)) == (0, "", 14)
     assert {len(line) for line in lines[:-1]} == {80}
     assert lines[1].split() == ["first_conv.weights", "8x3x3x1", "float32", *lines[1].split()[3:5], "288"]
     count = sum(array.size for array in RunFolder.open(run).load_weights().values())
     assert lines[-1] == f"12 arrays, {count:,} numbers, {4 * count:,} bytes"
-    assert "conv.weights" in _call(capsys, "weights", "show", archive)[1]
+    assert "conv.weights" in run_command(capsys, "weights", "show", archive)[1]
     _convert(capsys, run, tmp_path / "raw", "--half", "-q")
-    assert " float16 " in _call(capsys, "weights", "show", tmp_path / "raw", "--network", run)[1]
-    status, _, err = _call(capsys, "weights", "show", tmp_path / "raw")
+    assert " float16 " in run_command(capsys, "weights", "show", tmp_path / "raw", "--network", run)[1]
+    status, _, err = run_command(capsys, "weights", "show", tmp_path / "raw")
     assert (status, "--network must be given, or --as" in err) == (2, True)
-    out = _call(capsys, "weights", "show", tmp_path / "raw" / "fc_weights.dat", "--as", "float16")[1]
+    out = run_command(capsys, "weights", "show", tmp_path / "raw" / "fc_weights.dat", "--as", "float16")[1]
     assert out.splitlines()[1].split()[:3] == ["fc_weights.dat", "48", "float16"]
 
 
@@ -315,7 +309,7 @@ def test_runs_go_by_their_names(run, tmp_path, capsys, monkeypatch):
     (tmp_path / "runs").mkdir()
     run.rename(tmp_path / "runs" / "first")
     monkeypatch.chdir(tmp_path)
-    assert _call(capsys, "weights", "show", "first")[0] == 0
+    assert run_command(capsys, "weights", "show", "first")[0] == 0
     assert _convert(capsys, "first", "w.npz", "--to", "keras", "-q") == (0, "", "")
     assert _convert(capsys, "w.npz", "raw", "--from", "keras", "--network", "first", "-q") == (0, "", "")
 
@@ -329,7 +323,7 @@ def test_show_counts_what_is_not_finite(tmp_path, capsys):
         "a\x1b[31m": np.ones(1),
     }
     save_tensors(tmp_path / "w.npz", odd)
-    status, out, _ = _call(capsys, "weights", "show", tmp_path / "w.npz")
+    status, out, _ = run_command(capsys, "weights", "show", tmp_path / "w.npz")
     lines = out.splitlines()
     assert status == 0
     assert [line.split() for line in lines[1:9]] == [
@@ -346,7 +340,7 @@ def test_show_says_what_is_no_file_of_weights(name, tmp_path, capsys):
         (tmp_path / name).mkdir()
     elif name != "nothing":
         (tmp_path / name).write_text("odd")
-    status, out, err = _call(capsys, "weights", "show", tmp_path / name, "--as", "float32")
+    status, out, err = run_command(capsys, "weights", "show", tmp_path / name, "--as", "float32")
     assert (status, out) == (2, "")
     assert err.startswith(f"error: {tmp_path / name} must ")
 

@@ -24,6 +24,15 @@ def values(state: Any, name: str) -> Array:
     return getattr(state, name).contents().view(np.float32)
 
 
+def asked(source: Any) -> Any:
+    """A data source whose updates are its own, so that it is asked in each step; they do what the package's do."""
+    kind = type(source)
+    methods = [name for name in ("update", "update_gamma_and_beta", "update_mean_and_variance") if hasattr(kind, name)]
+    own = {name: lambda self, *given, name=name: getattr(kind, name)(self, *given) for name in methods}
+    source.__class__ = type(kind.__name__, (kind,), own)
+    return source
+
+
 class HostSgd(Weights):
     """Steps on its own arrays when the CPU style asks it to."""
 

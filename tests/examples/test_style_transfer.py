@@ -11,12 +11,12 @@ import torch.nn.functional as F
 
 import openmps as mps
 import style_transfer
+from helpers import close_to_torch
 
 Array = np.ndarray
 SIZE, FILTERS, STYLES, BATCH = 16, 3, 2, 3
 CONTENT_WEIGHT, STYLE_WEIGHT = 1.5, 4.0
 # Rounding of float32 through 26 layers forwards and backwards: measured 6e-6 of the largest number of an array.
-TOLERANCE = 5e-5
 RATE = 0.01
 
 
@@ -85,14 +85,6 @@ def losses(picture: torch.Tensor, content: torch.Tensor, style: torch.Tensor, vg
     return {**parts, "total loss": parts["style loss"] + parts["content loss"]}
 
 
-def close(found: Array, wanted: torch.Tensor, name: str) -> None:
-    numbers = wanted.detach().numpy()
-    scale = np.abs(numbers).max()
-    assert scale > 0.0, f"{name}: nothing to compare"
-    error = np.abs(found - numbers).max() / scale
-    assert error < TOLERANCE, f"{name}: {error:.1e} of {scale:.2g}"
-
-
 def test_losses_and_every_gradient_are_those_of_torch() -> None:
     training = made()
     transformer = training.transformer
@@ -121,10 +113,10 @@ def test_losses_and_every_gradient_are_those_of_torch() -> None:
     command_buffer.wait_until_completed()
 
     for name, wanted in expected.items():
-        close(found[name].numpy().reshape(-1), wanted, name)
-    close(found["painted"].numpy().transpose(0, 3, 1, 2), picture, "painted")
+        close_to_torch(found[name].numpy().reshape(-1), wanted, name)
+    close_to_torch(found["painted"].numpy().transpose(0, 3, 1, 2), picture, "painted")
     assert x.grad is not None
-    close(found["content"].numpy().transpose(0, 3, 1, 2), x.grad, "content")
+    close_to_torch(found["content"].numpy().transpose(0, 3, 1, 2), x.grad, "content")
     names = [handle.label() for handle in graph.result_state_handles or ()]
     assert len(names) == len(states) == 32
     for name, batch in zip(names, states, strict=True):
@@ -132,13 +124,15 @@ def test_losses_and_every_gradient_are_those_of_torch() -> None:
             for kind in ("gamma", "beta"):
                 gradient = p.pop(f"{name}.{kind}").grad
                 assert gradient is not None
-                close(sum(floats(getattr(each, f"gradient_for_{kind}")) for each in batch), gradient, f"{name}.{kind}")
+                close_to_torch(
+                    sum(floats(getattr(each, f"gradient_for_{kind}")) for each in batch), gradient, f"{name}.{kind}"
+                )
         else:
             gradient = p.pop(f"{name}.weights").grad
             assert gradient is not None
             gradient = gradient.permute(0, 2, 3, 1)
             numbers = floats(batch[0].gradient_for_weights)[: gradient.numel()]
-            close(numbers.reshape(gradient.shape), gradient, f"{name}.weights")
+            close_to_torch(numbers.reshape(gradient.shape), gradient, f"{name}.weights")
     assert not p
 
 
@@ -202,9 +196,9 @@ def test_a_graph_paints_in_the_style_that_it_was_given() -> None:
         command_buffer.wait_until_completed()
         assert reloaded is not None
         expected = painted(torch_images(content), parameters(transformer))
-        close(reloaded.numpy().transpose(0, 3, 1, 2), expected, f"style {style}, reloaded")
+        close_to_torch(reloaded.numpy().transpose(0, 3, 1, 2), expected, f"style {style}, reloaded")
         found = style_transfer.repaint(transformer, device, content, style)
-        close(found.transpose(0, 3, 1, 2), expected, f"style {style}")
+        close_to_torch(found.transpose(0, 3, 1, 2), expected, f"style {style}")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +222,7 @@ def test_the_padding_is_that_of_torch(size: int, kernel: int, stride: int, pixel
     assert found is not None
     weights = torch_images(source.weights())
     expected = F.conv2d(torch_images(images), weights, stride=stride, padding=pixels)
-    close(found.numpy().transpose(0, 3, 1, 2), expected, "convolution")
+    close_to_torch(found.numpy().transpose(0, 3, 1, 2), expected, "convolution")
 
 
 def test_the_losses_fall() -> None:

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 
 import openmps as mps
 import tiny_yolo
+from helpers import close_to_torch
 
 Array = np.ndarray
 SIZE, CELLS, CLASSES, BATCH = 64, 2, 3, 4
 FILTERS = (3, 4, 4, 5, 5, 6, 8, 7)
 # Each is a rounding of float32 in at most ten layers of at most 100 products each, of which batch normalization over
 # few pixels makes more: measured 4e-6 of the largest number of an array.
-TOLERANCE = 5e-5
 
 
 def network(**options: Any) -> tiny_yolo.TinyYOLO:
@@ -87,14 +87,6 @@ def ohwi(values: torch.Tensor) -> torch.Tensor:
     return values.permute(0, 2, 3, 1) if values.dim() == 4 else values
 
 
-def close(found: Array, wanted: torch.Tensor, name: str) -> None:
-    numbers = wanted.detach().numpy()
-    scale = np.abs(numbers).max()
-    assert scale > 0.0, f"{name}: nothing to compare"
-    error = np.abs(found - numbers).max() / scale
-    assert error < TOLERANCE, f"{name}: {error:.1e} of {scale:.2g}"
-
-
 def test_forward_and_every_gradient_are_those_of_torch() -> None:
     made = network()
     random = np.random.default_rng(5)
@@ -120,9 +112,9 @@ def test_forward_and_every_gradient_are_those_of_torch() -> None:
     command_buffer.wait_until_completed()
 
     found = np.array([label.loss_image().numpy().item() for label in labels])
-    close(found, expected, "loss")
+    close_to_torch(found, expected, "loss")
     assert result is not None and x.grad is not None
-    close(result.numpy().transpose(0, 3, 1, 2), x.grad, "pictures")
+    close_to_torch(result.numpy().transpose(0, 3, 1, 2), x.grad, "pictures")
     names = [handle.label() for handle in graph.result_state_handles or ()]
     assert len(names) == len(states) == 17
     for name, batch in zip(names, states, strict=True):
@@ -137,7 +129,7 @@ def test_forward_and_every_gradient_are_those_of_torch() -> None:
                 assert wanted is not None
                 wanted = ohwi(wanted)
                 numbers = buffer.contents().view(np.float32)[: wanted.numel()]
-                close(numbers.reshape(wanted.shape), wanted, f"{name}.{kind}")
+                close_to_torch(numbers.reshape(wanted.shape), wanted, f"{name}.{kind}")
     assert not p
 
 
@@ -174,11 +166,11 @@ def test_updates_are_descent_with_clipped_gradients_and_running_averages() -> No
         running = {name: 0.9 * running[name] + 0.1 * found for name, found in statistics.items()}
     assert clipped > 100
     for name, found in parameters(made).items():
-        close(found.detach().numpy(), p[name], name)
+        close_to_torch(found.detach().numpy(), p[name], name)
     for source in made.normalizations:
         for kind in ("mean", "variance"):
             found = getattr(source, kind)().contents().view(np.float32)
-            close(found, running[f"{source.label()}.{kind}"], f"{source.label()}.{kind}")
+            close_to_torch(found, running[f"{source.label()}.{kind}"], f"{source.label()}.{kind}")
 
 
 @pytest.mark.parametrize("optimizer", sorted(tiny_yolo.OPTIMIZERS))

@@ -12,6 +12,7 @@ import torch
 
 import openmps as mps
 from replay_twin import assert_same, outcomes, replaying_queue
+from trainable_sources import asked
 
 Array = np.ndarray
 SIDE, CLASSES, IMAGES, STEPS = 6, 3, 4, 6
@@ -21,15 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarni
 
 def _adam(device: mps.MTLDevice) -> mps.MPSNNOptimizer:
     return mps.MPSNNOptimizerAdam(device, 0.01)
-
-
-def asked(source: Any) -> Any:
-    """A data source whose updates are its own, so that it is asked in each step; they do what the package's do."""
-    kind = type(source)
-    methods = [name for name in ("update", "update_gamma_and_beta", "update_mean_and_variance") if hasattr(kind, name)]
-    own = {name: lambda self, *given, name=name: getattr(kind, name)(self, *given) for name in methods}
-    source.__class__ = type(kind.__name__, (kind,), own)
-    return source
 
 
 class Training:

@@ -17,6 +17,7 @@ from openmps.runtime.step_trace import StepTrace
 from openmps.training import Muon
 from pairs import pairs
 from replay_twin import assert_same, outcomes, replaying_queue
+from trainable_sources import asked
 
 Array = np.ndarray
 Format = mps.MPSImageFeatureChannelFormat
@@ -55,15 +56,6 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "decayed": _decayed,
     "muon": lambda device: Muon(device, 0.05),
 }
-
-
-def asked(source: Any) -> Any:
-    """A data source whose updates are its own, so that it is asked in each step; they do what the package's do."""
-    kind = type(source)
-    methods = [name for name in ("update", "update_gamma_and_beta", "update_mean_and_variance") if hasattr(kind, name)]
-    own = {name: lambda self, *given, name=name: getattr(kind, name)(self, *given) for name in methods}
-    source.__class__ = type(kind.__name__, (kind,), own)
-    return source
 
 
 class Net:

@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from interpreter import triton_place
-from openmps.ops import triton
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.pointwise.dropout import DropoutMask, dropout
 from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient, can_pool
@@ -31,15 +29,6 @@ FORMS = [
 ]
 """Type of the products, whether there are biases, whether their sum is stored as float16, whether there is a ReLU, how
 much dropout keeps."""
-
-
-@pytest.fixture(params=["slow", "in Triton"])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """Where the operations run: as PyTorch's, or where Triton does."""
-    if request.param == "slow":
-        monkeypatch.setattr(triton, "runs_on", lambda device: False)
-        return torch.device("cpu")
-    return triton_place(monkeypatch)
 
 
 def stepwise(
@@ -75,7 +64,7 @@ def products(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("name", WINDOWS)
-def test_the_same_numbers(name: str, form, place: torch.device) -> None:
+def test_the_same_numbers(name: str, form, each_place: torch.device) -> None:
     (window, extent), (dtype, has_biases, rounds, rectifies, share) = WINDOWS[name], form
     images, channels = (1, 70) if rounds else (2, 3)
     assert window is None or can_pool(window)
@@ -85,24 +74,24 @@ def test_the_same_numbers(name: str, form, place: torch.device) -> None:
     result = extent if window is None else window.result
     gradient = products((images, *result, channels + 1), HALF if rounds else dtype).permute(0, 3, 1, 2)[:, :channels]
     expected = stepwise(x, biases, window, rounds, RELU if rectifies else NONE, mask, gradient)
-    step: list[Any] = [] if mask is None else [torch.tensor(5, device=place) if images == 2 else 5]
-    mine = (x.to(place), None if biases is None else biases.to(place), *step)
+    step: list[Any] = [] if mask is None else [torch.tensor(5, device=each_place) if images == 2 else 5]
+    mine = (x.to(each_place), None if biases is None else biases.to(each_place), *step)
     y, tap = LayerEnd(window, rounds, rectifies, mask).run((True, True), *mine)
     assert y.dtype is (HALF if rounds else dtype)
     assert torch.equal(y.cpu().nan_to_num(-7.0), expected[0].nan_to_num(-7.0))
-    found, sums = LayerEndGradient(window, share or 1.0).run((True, True), gradient.to(place), tap)
+    found, sums = LayerEndGradient(window, share or 1.0).run((True, True), gradient.to(each_place), tap)
     assert found.dtype is gradient.dtype
     assert torch.equal(found.cpu().nan_to_num(-7.0), expected[1].nan_to_num(-7.0))
     assert sums is not None
     total = expected[1].double().sum((0, 2, 3)).float()
     torch.testing.assert_close(sums.cpu(), total, rtol=1e-5, atol=1e-5, equal_nan=True)
-    assert LayerEndGradient(window, share or 1.0).run((True, False), gradient.to(place), tap)[1] is None
+    assert LayerEndGradient(window, share or 1.0).run((True, False), gradient.to(each_place), tap)[1] is None
 
 
-def test_where_a_maximum_of_zero_sends_its_gradient(place: torch.device) -> None:
+def test_where_a_maximum_of_zero_sends_its_gradient(each_place: torch.device) -> None:
     """To the first pixel, which the ReLU makes equal to it: through where that is 0 itself, nowhere if it is below."""
     window = Window(x=Axis(2, 1, 2, 2, 1, 1), y=Axis(1, 1))
-    x = torch.tensor([[0.0, 0.0], [0.0, -1.0], [-1.0, 0.0], [-2.0, -1.0], [-1.0, 2.0]]).view(5, 1, 1, 2).to(place)
+    x = torch.tensor([[0.0, 0.0], [0.0, -1.0], [-1.0, 0.0], [-2.0, -1.0], [-1.0, 2.0]]).view(5, 1, 1, 2).to(each_place)
     assert torch.equal(first_pixels(x, window, CLAMP).flatten().cpu(), x[:, 0, 0, 0].cpu())
     _, tap = LayerEnd(window, False).run((True, True), x, None)
     assert tap.flatten().tolist() == [0, 0, -1, -1, 1]

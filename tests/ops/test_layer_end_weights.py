@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from interpreter import triton_place
-from openmps.ops import triton
 from openmps.ops.convolution.convolution import ConvolutionGradient
 from openmps.ops.convolution.convolution_end import ConvolutionEndGradient
 from openmps.ops.geometry import Axis, Window
@@ -28,15 +27,6 @@ CASES = [
     (GAPS, HALF, HALF, (3, 4), 0.75, 2),
     (GAPS, FLOAT, HALF, (17, 3), 1.0, 1),
 ]
-
-
-@pytest.fixture(params=["slow", "in Triton"])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """Where the operation runs: as the two one after the other, or in Triton."""
-    if request.param == "slow":
-        monkeypatch.setattr(triton, "runs_on", lambda device: False)
-        return torch.device("cpu")
-    return triton_place(monkeypatch)
 
 
 def expected(gradient: Tensor, taps: Tensor, x: Tensor, shape, windows: tuple[Window, Window], keeps: float):
@@ -62,18 +52,18 @@ def expected(gradient: Tensor, taps: Tensor, x: Tensor, shape, windows: tuple[Wi
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_gradients_are_those_of_float64(case, place: torch.device) -> None:
+def test_gradients_are_those_of_float64(case, each_place: torch.device) -> None:
     windows, kind, kind_of_x, (outputs, inputs), keeps, gaps = case
     generator, (window, pool) = torch.Generator().manual_seed(outputs), windows
 
     def image(channels: int, size: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        wide = torch.randn((2, *size, channels + gaps), generator=generator).to(place, dtype)
+        wide = torch.randn((2, *size, channels + gaps), generator=generator).to(each_place, dtype)
         return wide.permute(0, 3, 1, 2)[:, :channels]
 
     gradient, x = image(outputs, pool.result, kind), image(inputs, window.source, kind_of_x)
     taps = torch.randint(-1, pool.y.size * pool.x.size, (2, *pool.result, outputs + gaps), generator=generator)
-    taps = taps.to(place, torch.int8).permute(0, 3, 1, 2)[:, :outputs]
-    weights = torch.zeros((outputs, *window.size, inputs), device=place)
+    taps = taps.to(each_place, torch.int8).permute(0, 3, 1, 2)[:, :outputs]
+    weights = torch.zeros((outputs, *window.size, inputs), device=each_place)
     operation = ConvolutionEndGradient(LayerEndGradient(pool, keeps), ConvolutionGradient(window, ZERO), rounds=False)
     _, found, _, sums = operation.run((False, True, False, True), gradient, taps, x, weights)
     for one, other in zip((found, sums), expected(gradient, taps, x, weights.shape, windows, keeps), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,18 @@ def modules() -> Iterator[None]:
     sys.meta_path[:] = finders
     for name in MODULES:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def MPS() -> Any:
+    import MetalPerformanceShaders
+
+    return MetalPerformanceShaders
+
+
+@pytest.fixture(scope="module")
+def device(MPS: Any) -> Any:
+    return MPS.MTLCreateSystemDefaultDevice()
 
 
 @pytest.fixture(autouse=True)

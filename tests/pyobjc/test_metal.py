@@ -12,18 +12,6 @@ import pytest
 import openmps
 
 
-@pytest.fixture(scope="module")
-def MPS() -> Any:
-    import MetalPerformanceShaders
-
-    return MetalPerformanceShaders
-
-
-@pytest.fixture(scope="module")
-def device(MPS: Any) -> Any:
-    return MPS.MTLCreateSystemDefaultDevice()
-
-
 def image_of(MPS: Any, device: Any, values: list[float]) -> Any:
     """One pixel with these channels."""
     descriptor = MPS.MPSImageDescriptor(

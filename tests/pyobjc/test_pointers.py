@@ -12,18 +12,6 @@ import pytest
 WEIGHTS = np.float32([[1, 2], [3, 4]])
 
 
-@pytest.fixture(scope="module")
-def MPS() -> Any:
-    import MetalPerformanceShaders
-
-    return MetalPerformanceShaders
-
-
-@pytest.fixture(scope="module")
-def device(MPS: Any) -> Any:
-    return MPS.MTLCreateSystemDefaultDevice()
-
-
 def _image(MPS: Any, device: Any, channels: int = 2, format: str = "Float32") -> Any:
     kind = getattr(MPS, f"MPSImageFeatureChannelFormat{format}")
     descriptor = MPS.MPSImageDescriptor(channelFormat=kind, width=3, height=2, featureChannels=channels)

@@ -21,18 +21,6 @@ WITHOUT = {
 """Selectors of the headers that openmps has nothing for; each says why."""
 
 
-@pytest.fixture(scope="module")
-def MPS() -> Any:
-    import MetalPerformanceShaders
-
-    return MetalPerformanceShaders
-
-
-@pytest.fixture(scope="module")
-def device(MPS: Any) -> Any:
-    return MPS.MTLCreateSystemDefaultDevice()
-
-
 @cache
 def _declared() -> list[tuple[str, str, str]]:
     """Each class that openmps has, with its selectors and properties, and what the table says of them."""

@@ -17,18 +17,6 @@ SEQUENCE = {"retval": {"type": b"^f", "c_array_of_variable_length": True}}
 _made = iter(range(10**6))
 
 
-@pytest.fixture(scope="module")
-def MPS() -> Any:
-    import MetalPerformanceShaders
-
-    return MetalPerformanceShaders
-
-
-@pytest.fixture(scope="module")
-def device(MPS: Any) -> Any:
-    return MPS.MTLCreateSystemDefaultDevice()
-
-
 def make(contents: dict[str, Any], base: Any = None, **options: Any) -> Any:
     """A class of a name that no other has."""
     from Foundation import NSObject

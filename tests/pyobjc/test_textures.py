@@ -11,18 +11,6 @@ import pytest
 IN_PLACE = b"encodeToCommandBuffer:inPlaceTexture:fallbackCopyAllocator:"
 
 
-@pytest.fixture(scope="module")
-def MPS() -> Any:
-    import MetalPerformanceShaders
-
-    return MetalPerformanceShaders
-
-
-@pytest.fixture(scope="module")
-def device(MPS: Any) -> Any:
-    return MPS.MTLCreateSystemDefaultDevice()
-
-
 def texture_of(MPS: Any, device: Any, width: int, height: int, slices: int = 1) -> Any:
     """Of bytes of one component."""
     descriptor = MPS.MTLTextureDescriptor.texture2DDescriptorWithPixelFormat_width_height_mipmapped_(

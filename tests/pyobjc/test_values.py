@@ -13,19 +13,6 @@ import pytest
 import openmps
 from openmps.pyobjc.tables import blocks, enumeration_codes
 
-
-@pytest.fixture(scope="module")
-def MPS() -> Any:
-    import MetalPerformanceShaders
-
-    return MetalPerformanceShaders
-
-
-@pytest.fixture(scope="module")
-def device(MPS: Any) -> Any:
-    return MPS.MTLCreateSystemDefaultDevice()
-
-
 # --- modules and constants --------------------------------------------------------------------------------------------
 
 

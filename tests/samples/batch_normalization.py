@@ -11,16 +11,16 @@ from openmps.kernels import batch_normalization as kernels
 from openmps.types import MPSCNNNeuronType
 from oracles import batch_normalization as oracle
 from oracles import neuron
-from samples.sample import CLAMP, Array, Reading, Sample, Shape, configured, exact
+from samples.sample import CLAMP, Array, CountedSource, Reading, Sample, Shape, configured, exact
 
 
-class ChannelSource:
+class ChannelSource(CountedSource):
     """A data source over rows, each of which may be missing; it counts its loads."""
+
+    name = "normalization"
 
     def __init__(self, channels: int, epsilon: float | None = None, **rows: Any) -> None:
         self.channels, self.rows = channels, rows
-        self.loads = self.purges = 0
-        self.name: str | None = "normalization"
         if epsilon is not None:
             self.epsilon = lambda: epsilon
 
@@ -28,7 +28,7 @@ class ChannelSource:
         return self.channels
 
     def _row(self, name: str) -> Any:
-        assert self.loads == self.purges + 1, "read without load, or after purge"
+        self.check_loaded()
         return self.rows.get(name)
 
     def gamma(self) -> Any:
@@ -42,16 +42,6 @@ class ChannelSource:
 
     def variance(self) -> Any:
         return self._row("variance")
-
-    def load(self) -> bool:
-        self.loads += 1
-        return True
-
-    def purge(self) -> None:
-        self.purges += 1
-
-    def label(self) -> str | None:
-        return self.name
 
 
 def rows(channels: int) -> dict[str, Array]:

@@ -10,16 +10,26 @@ import numpy as np
 from openmps.kernels import convolution as kernels
 from openmps.types import MPSDataType
 from oracles import convolution
-from samples.sample import BOTTOM_RIGHT, CLAMP, FULL, VALID, Array, GradientSample, Reading, Sample, configured, exact
+from samples.sample import (
+    BOTTOM_RIGHT,
+    CLAMP,
+    FULL,
+    VALID,
+    Array,
+    CountedSource,
+    GradientSample,
+    Reading,
+    Sample,
+    configured,
+    exact,
+)
 
 
-class ArraySource:
+class ArraySource(CountedSource):
     """A data source over arrays that counts what is asked of it."""
 
     def __init__(self, descriptor: Any, weights: Any, biases: Any = None, kind: MPSDataType = MPSDataType.FLOAT32):
         self._descriptor, self._weights, self._biases, self._kind = descriptor, weights, biases, kind
-        self.loads = self.purges = 0
-        self.name: str | None = "source"
 
     def data_type(self) -> MPSDataType:
         return self._kind
@@ -28,22 +38,12 @@ class ArraySource:
         return self._descriptor
 
     def weights(self) -> Any:
-        assert self.loads == self.purges + 1, "read without load, or after purge"
+        self.check_loaded()
         return self._weights
 
     def bias_terms(self) -> Any:
-        assert self.loads == self.purges + 1, "read without load, or after purge"
+        self.check_loaded()
         return self._biases
-
-    def load(self) -> bool:
-        self.loads += 1
-        return True
-
-    def purge(self) -> None:
-        self.purges += 1
-
-    def label(self) -> str | None:
-        return self.name
 
 
 @dataclass(frozen=True)

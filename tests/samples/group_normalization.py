@@ -8,23 +8,21 @@ import numpy as np
 
 from openmps.kernels import group_normalization as kernels
 from oracles import group_normalization as oracle
-from samples.sample import CLAMP, Array, GradientSample, Reading, Sample, Shape, configured, exact
+from samples.sample import CLAMP, Array, CountedSource, GradientSample, Reading, Sample, Shape, configured, exact
 
 
-class GammaAndBetaSource:
+class GammaAndBetaSource(CountedSource):
     """A data source over arrays that counts what is asked of it."""
 
     def __init__(self, channels: int, groups: int | None = None, gamma: Any = None, beta: Any = None) -> None:
         self.channels, self.groups, self.scales, self.shifts = channels, groups, gamma, beta
-        self.loads = self.purges = 0
-        self.name: str | None = "source"
 
     def gamma(self) -> Any:
-        assert self.loads == self.purges + 1, "read without load, or after purge"
+        self.check_loaded()
         return self.scales
 
     def beta(self) -> Any:
-        assert self.loads == self.purges + 1, "read without load, or after purge"
+        self.check_loaded()
         return self.shifts
 
     def number_of_feature_channels(self) -> int:
@@ -32,16 +30,6 @@ class GammaAndBetaSource:
 
     def number_of_groups(self) -> Any:
         return self.groups
-
-    def load(self) -> bool:
-        self.loads += 1
-        return True
-
-    def purge(self) -> None:
-        self.purges += 1
-
-    def label(self) -> str | None:
-        return self.name
 
 
 def scales_and_shifts(channels: int) -> tuple[Array, Array]:

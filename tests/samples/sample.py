@@ -195,6 +195,26 @@ def placed_like(kernel: Any, other: Any) -> None:
             setattr(kernel, name, getattr(other, name))
 
 
+class CountedSource:
+    """A data source that counts its loads, and is read between a load and a purge alone."""
+
+    loads = purges = 0
+    name: str | None = "source"
+
+    def check_loaded(self) -> None:
+        assert self.loads == self.purges + 1, "read without load, or after purge"
+
+    def load(self) -> bool:
+        self.loads += 1
+        return True
+
+    def purge(self) -> None:
+        self.purges += 1
+
+    def label(self) -> str | None:
+        return self.name
+
+
 def configured(kernel: Any, properties: dict[str, Any]) -> Any:
     for name, value in properties.items():
         setattr(kernel, name, value)

@@ -12,7 +12,6 @@ from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.runtime.devices import mtl_device
 from openmps.training import (
     Classifier,
-    Dataset,
     DataSplit,
     RunFolder,
     TrainingOptions,
@@ -22,6 +21,7 @@ from openmps.training import (
     train,
 )
 from openmps.training.data_sources import TrainableConvolutionDataSource
+from small_data import stripes
 
 pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
 
@@ -29,14 +29,7 @@ CPU = mtl_device("cpu")
 SHARE, STEPS = 0.75, 8
 
 
-def _stripes(count):
-    labels = np.arange(count) % 2
-    images = np.random.default_rng(count).integers(0, 55, (count, 4, 4, 1))
-    images[labels == 0, ::2] += 200
-    return Dataset(images.astype(np.uint8), labels, ("rows", "noise"), "stripes")
-
-
-DATA = DataSplit(_stripes(33), _stripes(12))
+DATA = DataSplit(stripes(33), stripes(12))
 
 
 def _options(**changes):

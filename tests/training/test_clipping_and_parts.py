@@ -9,20 +9,15 @@ import pytest
 
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.runtime.devices import mtl_device
-from openmps.training import Dataset, DataSplit, RunFolder, TrainingOptions, describe_run, resume, train
+from openmps.training import DataSplit, RunFolder, TrainingOptions, describe_run, resume, train
+from small_data import noise
 
 pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
 
 CPU = mtl_device("cpu")
 
 
-def _noise(count):
-    generator = np.random.default_rng(count)
-    images = generator.integers(0, 255, (count, 4, 4, 1)).astype(np.uint8)
-    return Dataset(images, np.arange(count) % 2, ("even", "odd"), "noise")
-
-
-DATA = DataSplit(_noise(33), _noise(12))
+DATA = DataSplit(noise(33), noise(12))
 
 
 def _options(**changes):

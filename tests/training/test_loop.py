@@ -21,6 +21,7 @@ from openmps.training.loop import TrainingOptions, describe_run, train
 from openmps.training.network import NetworkShape
 from openmps.training.run_folder import RunFolder
 from openmps.types import MPSImageFeatureChannelFormat as Format
+from small_data import rows_and_columns
 
 pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
 
@@ -28,17 +29,7 @@ CPU = mtl_device("cpu")
 SHAPES = NetworkShape(4, 4, 1, 2).arrays()
 
 
-def _dataset(count, name="stripes"):
-    """Horizontal and vertical stripes with noise."""
-    generator = np.random.default_rng(count)
-    labels = np.arange(count) % 2
-    stripes = np.zeros((2, 4, 4, 1))
-    stripes[0, ::2], stripes[1, :, ::2] = 200, 200
-    images = stripes[labels] + generator.integers(0, 55, (count, 4, 4, 1))
-    return Dataset(images.astype(np.uint8), labels, ("rows", "columns"), name)
-
-
-DATA = DataSplit(_dataset(33), _dataset(12))
+DATA = DataSplit(rows_and_columns(33), rows_and_columns(12))
 
 
 class Recorder:

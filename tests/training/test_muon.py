@@ -10,9 +10,10 @@ import openmps as mps
 from encoding import Bench, finish
 from openmps.ops.update.muon import orthogonal
 from openmps.ops.update.shards import Shard
-from openmps.training import Dataset, DataSplit, Muon, RunFolder, TrainingOptions, describe_run, resume, train
+from openmps.training import DataSplit, Muon, RunFolder, TrainingOptions, describe_run, resume, train
 from oracles import muon as oracle
 from oracles import optimizers as vectors
+from small_data import stripes
 
 CPU = mps.mtl_device("cpu")
 RATE, MU, STEPS = 0.02, 0.9, 3
@@ -121,17 +122,10 @@ def test_what_it_refuses():
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _stripes(count):
-    labels = np.arange(count) % 2
-    images = np.random.default_rng(count).integers(0, 55, (count, 4, 4, 1))
-    images[labels == 0, ::2] += 200
-    return Dataset(images.astype(np.uint8), labels, ("rows", "noise"), "stripes")
-
-
 @pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning")
 @pytest.mark.usefixtures("unflushed", "undrawn")
 def test_a_run_learns_and_goes_on_to_the_same_bits(tmp_path):
-    data = DataSplit(_stripes(33), _stripes(24))
+    data = DataSplit(stripes(33), stripes(24))
     options = TrainingOptions(
         4, batch_size=8, network="tiny", optimizer="muon", learning_rate=0.05, checkpoint_every=1, checkpoints_kept=99,
         clip_norm=1.0, accumulate=2, weight_decay=0.01, average=0.5,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openmps.cli import main
+from commands import run_command
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.runtime.devices import mtl_device
 from openmps.training import architectures
@@ -179,12 +179,6 @@ def test_names_and_sizes_are_checked():
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-def _call(capsys, *arguments):
-    status = main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return status, output.out, output.err
-
-
 @pytest.fixture
 def pictures(tmp_path):
     Image = pytest.importorskip("PIL.Image")
@@ -199,23 +193,23 @@ def pictures(tmp_path):
 def test_train_evaluate_predict_summary(capsys, tmp_path, pictures, network):
     path = tmp_path / "run"
     arguments = ("train", "--network", network, "--data", pictures, "--run", path, "--epochs", 1, "--batch-size", 8)
-    status, out, err = _call(capsys, *arguments, "--device", "cpu")
+    status, out, err = run_command(capsys, *arguments, "--device", "cpu")
     assert (status, err) == (0, "")
     accuracy = out.splitlines()[-1]
     assert RunFolder.open(path).config["network"]["name"] == network
-    assert _call(capsys, "evaluate", path, "-q")[1].splitlines() == [accuracy]
-    status, out, _ = _call(capsys, "predict", path, next(pictures.glob("0/*.png")))
+    assert run_command(capsys, "evaluate", path, "-q")[1].splitlines() == [accuracy]
+    status, out, _ = run_command(capsys, "predict", path, next(pictures.glob("0/*.png")))
     assert status == 0 and " %" in out
-    status, out, _ = _call(capsys, "summary", path)
+    status, out, _ = run_command(capsys, "summary", path)
     assert status == 0
     assert ("MPSCNNBatchNormalizationNode" in out) == (network != "lenet")
-    assert _call(capsys, "train", "--resume", path, "--epochs", 2, "--network", network, "-q")[0] == 0
-    status, _, err = _call(capsys, "train", "--resume", path, "--network", "sample")
+    assert run_command(capsys, "train", "--resume", path, "--epochs", 2, "--network", network, "-q")[0] == 0
+    status, _, err = run_command(capsys, "train", "--resume", path, "--network", "sample")
     assert status == 2
     assert f"--network must be {network}, as the run was started with, got sample" in err
 
 
 def test_a_network_that_there_is_not(capsys, tmp_path):
-    status, _, err = _call(capsys, "train", "--network", "alexnet", "--run", tmp_path / "run")
+    status, _, err = run_command(capsys, "train", "--network", "alexnet", "--run", tmp_path / "run")
     assert status == 2
     assert "'alexnet' is none of sample, tiny, lenet, mobilenet, resnet18, resnet50, inception" in err

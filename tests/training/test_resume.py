@@ -23,6 +23,7 @@ from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.loop import TrainingOptions, describe_run, resume, train
 from openmps.training.run_folder import RunFolder
 from openmps.types import MPSImageFeatureChannelFormat as Format
+from small_data import rows_and_columns
 
 pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
 
@@ -30,17 +31,8 @@ CPU = mtl_device("cpu")
 WALL_CLOCK = ("seconds", "images_per_second")
 
 
-def _dataset(count, name="stripes"):
-    """Horizontal and vertical stripes with noise."""
-    generator = np.random.default_rng(count)
-    labels = np.arange(count) % 2
-    stripes = np.zeros((2, 4, 4, 1))
-    stripes[0, ::2], stripes[1, :, ::2] = 200, 200
-    images = stripes[labels] + generator.integers(0, 55, (count, 4, 4, 1))
-    return Dataset(images.astype(np.uint8), labels, ("rows", "columns"), name)
-
-
-DATA = DataSplit(_dataset(33), _dataset(12))
+DATA = DataSplit(rows_and_columns(33), rows_and_columns(12))
+LESS = rows_and_columns(32)
 
 
 class StopAt:
@@ -455,7 +447,10 @@ def _other_pixel(part):
     [
         (DataSplit(_other_pixel(DATA.training), DATA.test), r"its data\.training\.sha256 is '"),
         (DataSplit(DATA.training, _other_pixel(DATA.test)), r"its data\.test\.sha256 is '"),
-        (DataSplit(_dataset(32), DATA.test), r"its data\.training\.shape is \[33, 4, 4, 1\], got \[32, 4, 4, 1\]"),
+        (
+            DataSplit(rows_and_columns(32), DATA.test),
+            r"its data\.training\.shape is \[33, 4, 4, 1\], got \[32, 4, 4, 1\]",
+        ),
         (
             DataSplit(*(_changed(part, class_names=("rows", "lines")) for part in DATA)),
             r"its class_names is \['rows', 'columns'\], got \['rows', 'lines'\]",

@@ -9,7 +9,8 @@ from torch.optim import lr_scheduler as reference
 
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.runtime.devices import mtl_device
-from openmps.training import Dataset, DataSplit, RunFolder, TrainingOptions, describe_run, resume, run_options, train
+from openmps.training import DataSplit, RunFolder, TrainingOptions, describe_run, resume, run_options, train
+from small_data import stripes
 
 pytestmark = pytest.mark.usefixtures("unflushed", "undrawn")
 
@@ -101,14 +102,7 @@ def test_what_cannot_be_a_schedule_is_refused_before_there_is_a_run(options, kin
 # --- in a run --------------------------------------------------------------------------------------------------------
 
 
-def _stripes(count):
-    labels = np.arange(count) % 2
-    images = np.random.default_rng(count).integers(0, 55, (count, 4, 4, 1))
-    images[labels == 0, ::2] += 200
-    return Dataset(images.astype(np.uint8), labels, ("rows", "noise"), "stripes")
-
-
-DATA = DataSplit(_stripes(33), _stripes(12))
+DATA = DataSplit(stripes(33), stripes(12))
 
 
 def halves(step, steps):
