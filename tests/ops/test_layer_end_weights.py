@@ -73,6 +73,24 @@ def test_gradients_are_those_of_float64(case, each_place: torch.device) -> None:
         np.testing.assert_allclose(one.cpu().numpy(), other, rtol=0.0, atol=5e-7 * np.abs(other).max())
 
 
+def test_sums_alone_are_those_beside_the_weights(each_place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No gradient of weights is made for them."""
+    window, pool = PLAIN
+    generator = torch.Generator().manual_seed(3)
+    size = (2, *pool.result, 4)
+    gradient = torch.randn(size, generator=generator).to(each_place).permute(0, 3, 1, 2)
+    taps = torch.randint(-1, 4, size, generator=generator).to(each_place, torch.int8).permute(0, 3, 1, 2)
+    x = torch.randn((2, *window.source, 1), generator=generator).to(each_place).permute(0, 3, 1, 2)
+    weights = torch.zeros((4, *window.size, 1), device=each_place)
+    operation = ConvolutionEndGradient(LayerEndGradient(pool), ConvolutionGradient(window, ZERO), rounds=False)
+    sums = operation.run((False, True, False, True), gradient, taps, x, weights)[3]
+    for method in (ConvolutionGradient, "run"), (ConvolutionEndGradient, "_at_once"):
+        monkeypatch.setattr(*method, lambda *_, **__: pytest.fail("makes the gradient of weights"))
+    *others, alone = operation.run((False, False, False, True), gradient, taps, x, weights)
+    assert others == [None] * 3
+    torch.testing.assert_close(alone, sums, rtol=1e-6, atol=1e-5)
+
+
 EDGE = MPSImageEdgeMode.CLAMP
 INSIDE = Window(x=Axis(8, 8), y=Axis(6, 6))
 

@@ -63,14 +63,15 @@ class ConvolutionEndGradient(Contraction, kind=Kind.CONTRACTION_GRADIENT, result
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor | None, ...]:
         """See the class."""
         gradient, taps, x, weights = operands
-        if not (wanted[0] or wanted[2]) and (found := self._at_once(operands, with_sums=wanted[3])) is not None:
-            return None, found[0], None, found[1]
-        flow, sums = self.end.run((True, wanted[3]), gradient, taps)
+        if wanted[1] and not (wanted[0] or wanted[2]):
+            found = self._at_once(operands, with_sums=wanted[3])
+            if found is not None:
+                return None, found[0], None, found[1]
+        flow, sums = self.end.run((any(wanted[:3]), wanted[3]), gradient, taps)
+        if flow is None or not any(wanted[:3]):
+            return None, None, None, sums
         flow = flow.to(torch.float16) if self.rounds else flow
-        made: Any = (None,) * 3
-        if any(wanted[:3]):
-            made = self.convolution.run(wanted[:3], *multiplied(flow, x, weights))
-        return (*made, sums)
+        return (*self.convolution.run(wanted[:3], *multiplied(flow, x, weights)), sums)
 
     def _at_once(self, operands: Sequence[Tensor], *, with_sums: bool) -> tuple[Tensor, Tensor | None] | None:
         """The weights' gradient in Triton, and the sums where they are asked for; None where it is not for these."""

@@ -79,7 +79,7 @@ class LayerEndGradient(Op, kind=Kind.WINDOW, half=True, results=2):
         """Whether there is a window."""
         return self.window is not None
 
-    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, Tensor | None]:
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor | None, Tensor | None]:
         """See the class."""
         gradient, tap = operands
         pitches = pitch_of(gradient), pitch_of(tap)
@@ -91,7 +91,7 @@ class LayerEndGradient(Op, kind=Kind.WINDOW, half=True, results=2):
             )
         flow = dropout(gradient, tap >= 0, self.keep_probability)
         sums = flow.sum((0, 2, 3), dtype=torch.float32) if wanted[1] else None
-        return _spread(flow, tap, self.window), sums
+        return _spread(flow, tap, self.window) if wanted[0] else None, sums
 
 
 def _runs(x: Tensor, window: Window | None) -> bool:
