@@ -28,11 +28,6 @@ class CpuFeatures(NamedTuple):
     libraries: tuple[str, ...]
     """Of oneDNN and MKL those that this build of PyTorch has."""
 
-    @property
-    def is_intel(self) -> bool:
-        """Whether MKL knows the processor for its maker's own."""
-        return self.maker == "GenuineIntel"
-
     def __str__(self) -> str:
         return ", ".join([self.maker or platform.machine(), self.vectors, *self.libraries])
 
@@ -78,8 +73,8 @@ class CpuChoice(Enum):
 
     @property
     def takes_intel(self) -> bool:
-        """Whether this machine takes the first form."""
-        return cpu_features().is_intel
+        """Whether this machine takes the first form: MKL knows its processor for its maker's own."""
+        return cpu_features().maker == "GenuineIntel"
 
     def __str__(self) -> str:
         subject, on_intel, elsewhere = self.value

@@ -61,8 +61,8 @@ def lint(
 def _print_conformance(graph: MPSNNGraph) -> None:
     """How many cases that ask the network's classes are proven, and by whom."""
     from openmps.conformance.cases import cases
+    from openmps.conformance.evidence import network_proof, proof_table
     from openmps.conformance.goldens import goldens
-    from openmps.conformance.network import network_proof, proof_table
     from openmps.runtime.devices import mtl_device
 
     print(f"\n{proof_table(network_proof(graph, cases(), goldens(), mtl_device('cpu')))}")

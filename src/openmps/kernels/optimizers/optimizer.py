@@ -26,9 +26,9 @@ from openmps.kernels.optimizers.arguments import (
     signature_of,
 )
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor
-from openmps.kernels.optimizers.operands import accumulators
 from openmps.kernels.optimizers.parameters import (
     Layer,
+    accumulators,
     batch_normalization_layer,
     convolution_layer,
 )

@@ -6,15 +6,19 @@ is recorded, so later encodes that give a state other buffers change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
+from openmps.core.elements import Elements
+from openmps.core.kernel.operands import Argument
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.state.state import MPSState
+from openmps.core.vector import MPSVector, numbers_of
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer
 from openmps.runtime.binding import Binding, CountedBinding, HeldTensor, Numbers
+from openmps.types import MPSDataType
 
 
 class _ConvolutionGradients(Protocol):
@@ -184,3 +188,43 @@ def batch_normalization_layer(who: str, arguments: Mapping[str, Any], command_bu
         (Numbers(result.gamma, 0, count), Numbers(result.beta, 0, count)),
         tuple(read.values()),
     )
+
+
+# --- the vectors that an optimizer keeps for them ---------------------------------------------------------------------
+
+
+def accumulators(
+    who: str, argument: str, vectors: Any, names: Sequence[str], lengths: Sequence[int], command_buffer: CommandBuffer
+) -> list[Binding]:
+    """Where the numbers of a vector for the first parameter, or of one for each, are; ``names`` are the parameters'.
+
+    Raises unless they can be used.
+    """
+    if not isinstance(vectors, (list, tuple)) and (isinstance(vectors, str) or not isinstance(vectors, Sequence)):
+        raise MPSArgumentError(who, argument, _number_rule(names), vectors)
+    if len(vectors) not in (1, 2):
+        raise MPSArgumentError(who, argument, _number_rule(names), f"{len(vectors)}")
+    device = command_buffer.device
+    found: list[Binding] = []
+    for index, vector in enumerate(vectors):
+        numbers = numbers_of(vector) if type(vector) is MPSVector else None
+        if numbers is None or numbers.count != lengths[index] or numbers.buffer.device is not device:
+            place = f"{argument}[{index}]"
+            numbers = _accumulator(who, place, vector, names[index], lengths[index], command_buffer)
+        found.append(numbers)
+    return found
+
+
+def _number_rule(names: Sequence[str]) -> str:
+    return f"must be one vector for the {names[0]}, or two for {names[0]} and {names[1]}"
+
+
+def _accumulator(
+    who: str, place: str, vector: object, name: str, length: int, command_buffer: CommandBuffer
+) -> Numbers:
+    held = Argument(place, MPSVector, (MPSDataType.FLOAT32,)).view_of(who, vector, command_buffer)
+    assert isinstance(held, Elements)
+    if held.shape.sizes != (1, length):
+        rule = f"must be one vector of {length} numbers, one for each number of {name}"
+        raise MPSArgumentError(who, place, rule, "{} of {}".format(*held.shape.sizes))
+    return Numbers(held.buffer, held.offset, length)

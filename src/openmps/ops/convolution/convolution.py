@@ -18,18 +18,15 @@ from openmps.ops.convolution.patch_convolution import small_convolution
 from openmps.ops.convolution.pixel_products import pixel_convolution, pixel_gradients
 from openmps.ops.convolution.triton_forms import (
     MOST_PRODUCTS,
+    depthwise_gradient,
     exact_convolution,
     exact_source_gradient,
     few_outputs,
     few_outputs_gradient,
+    runs_in_triton,
     small_gradients,
 )
-from openmps.ops.convolution.weights_gradient import (
-    depthwise_gradient,
-    runs_in_triton,
-    weights_gradient,
-    weights_gradient_in_place,
-)
+from openmps.ops.convolution.weights_gradient import weights_gradient, weights_gradient_in_place
 from openmps.ops.geometry import Window, read_adjoint
 from openmps.ops.matrix.products import product, product_of_rows, two_products, wide_product
 from openmps.ops.op import Kind, Op

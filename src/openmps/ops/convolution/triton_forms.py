@@ -88,6 +88,29 @@ def small_gradients(
     return by_source() if wanted[0] else None, by_weights() if wanted[1] else None, sums
 
 
+def depthwise_gradient(
+    gradient: Tensor, x: Tensor, window: Window, groups: int, edge_mode: MPSImageEdgeMode
+) -> Tensor | None:
+    """The weights' gradient of a group a channel in Triton; None if it cannot be."""
+    pitches = pitch_of(gradient), pitch_of(x)
+    fits = groups == x.shape[1] and pitches[0] is not None and pitches[1] is not None
+    if not fits or min(gradient.numel(), x.numel()) == 0 or not runs_in_triton(gradient, x, window, edge_mode):
+        return None
+    from openmps.ops.triton.convolution import convolution as kernels
+
+    if window.y.size * window.x.size > kernels.MOST_TAPS:
+        return None
+    return kernels.depthwise_gradient(gradient, x, window, pitches[0] or 0, pitches[1] or 0)
+
+
+def runs_in_triton(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> bool:
+    """Whether windows over images can be summed there: where they leave the source are zeros."""
+    is_plain = edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source
+    pixels = gradient.shape[0] * max(window.y.result * window.x.result, window.y.source * window.x.source)
+    is_float = gradient.dtype == x.dtype and x.dtype in (torch.float16, torch.float32)
+    return is_float and is_plain and pixels < 2**30 and triton.runs_on(x.device)
+
+
 def _fits(gradient: Tensor, x: Tensor, weights: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> bool:
     is_known = (gradient.dtype, x.dtype) in _OPERANDS and x.dtype == weights.dtype
     return is_known and _is_small(len(x), weights, window, edge_mode)

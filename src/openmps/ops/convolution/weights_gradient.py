@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from openmps.ops import triton
 from openmps.ops.convolution.library_convolution import regular
+from openmps.ops.convolution.triton_forms import runs_in_triton
 from openmps.ops.geometry import Window, pitch_of, read
 from openmps.ops.matrix.products import wide_product
 from openmps.types import MPSImageEdgeMode
@@ -61,29 +60,6 @@ def weights_gradient_in_place(
     from openmps.ops.triton.convolution.convolution import weights_gradient as in_place
 
     return in_place(gradient, x, window, pitches[0], pitches[1])
-
-
-def depthwise_gradient(
-    gradient: Tensor, x: Tensor, window: Window, groups: int, edge_mode: MPSImageEdgeMode
-) -> Tensor | None:
-    """The weights' gradient of a group a channel in Triton; None if it cannot be."""
-    pitches = pitch_of(gradient), pitch_of(x)
-    fits = groups == x.shape[1] and pitches[0] is not None and pitches[1] is not None
-    if not fits or min(gradient.numel(), x.numel()) == 0 or not runs_in_triton(gradient, x, window, edge_mode):
-        return None
-    from openmps.ops.triton.convolution import convolution as kernels
-
-    if window.y.size * window.x.size > kernels.MOST_TAPS:
-        return None
-    return kernels.depthwise_gradient(gradient, x, window, pitches[0] or 0, pitches[1] or 0)
-
-
-def runs_in_triton(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> bool:
-    """Whether windows over images can be summed there: where they leave the source are zeros."""
-    is_plain = edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source
-    pixels = gradient.shape[0] * max(window.y.result * window.x.result, window.y.source * window.x.source)
-    is_float = gradient.dtype == x.dtype and x.dtype in (torch.float16, torch.float32)
-    return is_float and is_plain and pixels < 2**30 and triton.runs_on(x.device)
 
 
 def _pixels(image: Tensor, pitch: int) -> Tensor:
