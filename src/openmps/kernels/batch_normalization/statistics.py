@@ -68,10 +68,7 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device)
         self._joins_always = self.conventions["statistics_restart"] == "reset"
-
-    @property
-    def _is_sample(self) -> bool:
-        return self.conventions["variance"] == "sample"
+        self._is_sample = self.conventions["variance"] == "sample"
 
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -117,14 +114,15 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
 
     def _lower(self, at: LoweringContext, *images: Value) -> None:
         given: _Given = at.given
+        is_sample = self.conventions["variance"] == "sample"  # Asked of those that note what a plan depends on.
         is_all = at.sources[0].channels == given.channels
         mean, correction, variance = BatchMoments()(images[0] if is_all else Channels(0, given.channels)(images[0]))
         if given.joins:
             before = [at.buffer(name) for name in _ROWS]
-            if self._is_sample:
+            if is_sample:
                 before[-1] = ScaledRow()(before[-1], at.number("before"))
             mean, correction, variance = MergedMoments()(*before, mean, correction, variance, at.number("share"))
-        if self._is_sample:
+        if is_sample:
             variance = ScaledRow()(variance, at.number("sample"))
         found = mean, correction, variance
         for name, row in zip(_ROWS, found, strict=True):
