@@ -7,21 +7,20 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from openmps.errors import MPSFileError
 from openmps.formats.atomic import write_atomic
+from openmps.formats.captures import load_index
 from openmps.formats.exchange.npz import load_npy, npy_bytes
 from openmps.formats.folders import whole_folder
-from openmps.formats.json_text import parsed
 from openmps.formats.paths import (
     is_file,
     is_folder,
     is_there,
     path_of,
-    read_file,
     reading,
     require_file,
     require_folder,
@@ -72,7 +71,7 @@ def load_trace(folder: str | os.PathLike[str]) -> Trace:
     if not is_there(file, _WHO):
         rule, remedy = "must be the folder of a trace", "Make one with openmps trace"
         raise MPSFileError(_WHO, str(folder), rule, f"a folder without {_INDEX}", remedy)
-    index = _index(file)
+    index = load_index(file, FORMAT, _WHO, _VERSION, _LONGEST_INDEX)
     try:
         entries = [_restored(where, row) for row in index["values"]]
         return Trace(entries, tuple(str(note) for note in index["notes"]))
@@ -110,21 +109,6 @@ def _described(entry: TracedValue, number: int) -> dict[str, Any]:
 def _plain(number: float) -> float | None:
     """JSON has no NaN."""
     return number if np.isfinite(number) else None
-
-
-def _index(file: Path) -> dict[str, Any]:
-    try:
-        with reading(file, _WHO):
-            found: object = parsed(read_file(file, _WHO, _LONGEST_INDEX).decode())
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, MPSFileError):
-            raise
-        raise MPSFileError(_WHO, str(file), "must be JSON", error) from error
-    index: dict[str, Any] = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    if index.get("format") != FORMAT or index.get("version") != _VERSION:
-        got = repr((index.get("format"), index.get("version")))[:60]
-        raise MPSFileError(_WHO, str(file), f"must have the format {FORMAT!r} and version {_VERSION}", got)
-    return index
 
 
 def _restored(folder: Path, row: Mapping[str, Any]) -> TracedValue:

@@ -134,20 +134,22 @@ def stored_bytes(image: CapturedImage) -> bytes:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
 
 
-def load_index(file: Path, form: str, who: str) -> Mapping[str, Any]:
-    """The JSON object of an index, of the format that it must say."""
+def load_index(
+    file: Path, form: str, who: str, version: int = _VERSION, longest: int = _LONGEST_INDEX
+) -> Mapping[str, Any]:
+    """The JSON object of an index of so many bytes at most, of the format and version that it must say."""
     require_folder(file.parent, who)
     try:
         with reading(file, who):
-            found: object = parsed(read_file(file, who, _LONGEST_INDEX).decode())
+            found: object = parsed(read_file(file, who, longest).decode())
     except (ValueError, RecursionError) as error:
         if isinstance(error, MPSFileError):
             raise
         raise MPSFileError(who, str(file), "must be JSON", error) from error
     index = cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
-    if index.get("format") != form or index.get("version") != _VERSION:
+    if index.get("format") != form or index.get("version") != version:
         got = repr((index.get("format"), index.get("version")))[:60]
-        raise MPSFileError(who, str(file), f"must have the format {form!r} and version {_VERSION}", got)
+        raise MPSFileError(who, str(file), f"must have the format {form!r} and version {version}", got)
     return index
 
 

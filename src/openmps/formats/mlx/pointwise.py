@@ -11,6 +11,7 @@ from openmps.checks import FLT_MAX
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.mlx.text import Layer, Text, number
 from openmps.formats.onnx.problems import NodeError
+from openmps.formats.onnx.shape_layers import samples_of
 from openmps.graph.nodes import arithmetic, concatenation, neuron, reduction, shape, softmax
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode, MPSRectNoClip
 
@@ -154,17 +155,9 @@ def _nearest(text: Text, node: Any, kernel: Any) -> str:
 
 
 def _bilinear(text: Text, node: Any, kernel: Any) -> str:
-    where = "asymmetric"
-    if isinstance(node, shape.MPSNNScaleNode):
-        if node.transform_provider is not None:
-            raise NodeError("it has a transform of its own")
-        where = "half_pixel"
-    elif node.align_corners:
-        where = "align_corners"
-    elif kernel.conventions["bilinear_centres"] == "half_pixel":
-        where = "half_pixel"
     text.use("resized")
-    return f'resized({text.variable(node.sources[0])}, {text.shape(node.result_image)[:2]}, "{where}")'
+    size, where = text.shape(node.result_image)[:2], samples_of(node, kernel)
+    return f'resized({text.variable(node.sources[0])}, {size}, "{where}")'
 
 
 def _concatenation(text: Text, node: Any, kernel: Any) -> str:

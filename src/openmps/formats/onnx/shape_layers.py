@@ -55,19 +55,22 @@ def pad(writer: Writer, node: Any, kernel: Any) -> None:
     writer.add("Pad", inputs, writer.name(node.result_image), mode=_MODES[node.edge_mode])
 
 
+def samples_of(node: Any, kernel: Any) -> str:
+    """Where a node that scales linearly has its samples, in ONNX's words."""
+    if isinstance(node, shape.MPSNNScaleNode):
+        if node.transform_provider is not None:
+            raise NodeError("it has a transform of its own")
+        return "half_pixel"
+    if node.align_corners:
+        return "align_corners"
+    return "half_pixel" if kernel.conventions["bilinear_centres"] == "half_pixel" else "asymmetric"
+
+
 def resize(mode: str) -> Layer:
     """`Resize`, nearest or linear, with samples where the node has them."""
 
     def write(writer: Writer, node: Any, kernel: Any) -> None:
-        where, more = "asymmetric", {"nearest_mode": "floor"} if mode == "nearest" else {}
-        if isinstance(node, shape.MPSNNScaleNode):
-            if node.transform_provider is not None:
-                raise NodeError("it has a transform of its own")
-            where = "half_pixel"
-        elif getattr(node, "align_corners", False):
-            where = "align_corners"
-        elif mode == "linear" and kernel.conventions["bilinear_centres"] == "half_pixel":
-            where = "half_pixel"
+        where, more = (samples_of(node, kernel), {}) if mode == "linear" else ("asymmetric", {"nearest_mode": "floor"})
         sizes = writer.constant(np.array(writer.shape(node.result_image)[1:], np.int64))
         inputs = [writer.name(node.sources[0]), "", "", sizes]
         output = writer.name(node.result_image)

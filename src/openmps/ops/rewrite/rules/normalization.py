@@ -20,6 +20,7 @@ and the pooling's gradient a part of those two that read it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from openmps.ops.normalization.batch_normalization import DataGradient, Normalize, ParameterSums
@@ -250,12 +251,17 @@ def _is_of(flow: DataFlow, op: NormalizedNeuron, passed: int, x: int, rows: list
     """Whether an equation is a gradient of this normalization, of what the neuron let pass."""
     if not isinstance(equation.op, ParameterSums | DataGradient) or equation.op.epsilon != op.epsilon:
         return False
+    return is_normalization_gradient(flow, equation, passed, (x, *rows))
+
+
+def is_normalization_gradient(flow: DataFlow, equation: Equation, passed: int, rows: Sequence[int]) -> bool:
+    """Whether an equation is a gradient, of ``passed``, of the normalization of these images and rows."""
     gradient, source, *its = equation.reads
     known = 3 if isinstance(equation.op, ParameterSums) else 4
     return (
         flow.origin(gradient) == passed
-        and flow.origin(source) == flow.origin(x)
-        and [flow.row(value) for value in its[:known]] == rows[:known]
+        and flow.origin(source) == flow.origin(rows[0])
+        and [flow.row(value) for value in its[:known]] == list(rows[1 : known + 1])
     )
 
 

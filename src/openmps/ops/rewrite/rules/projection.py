@@ -20,6 +20,7 @@ from openmps.ops.op import Equation
 from openmps.ops.pooling.pooling import AveragePoolingGradient
 from openmps.ops.rewrite.data_flow import DataFlow
 from openmps.ops.rewrite.rule import Change, Site
+from openmps.ops.rewrite.rules.normalization import is_normalization_gradient
 
 Changes = dict[int, list[Equation]]
 _ADDED = 6
@@ -86,7 +87,7 @@ def _backward(flow: DataFlow, sums: Equation, pair: _Pair) -> Changes:
     others = [
         equation for equation in users if isinstance(equation.op, ParameterSums) and len(equation.reads) == _GRADIENT
     ]
-    others = [equation for equation in others if _is_of(flow, equation, passed, pair.second)]
+    others = [equation for equation in others if is_normalization_gradient(flow, equation, passed, pair.second)]
     if not isinstance(sums.op, PassedSums) or len(others) != 1:
         return {}
     (other,) = others
@@ -110,7 +111,10 @@ def _data(
         equation for equation in users if isinstance(equation.op, DataGradient) and len(equation.reads) == _GRADIENT + 4
     ]
     found = [
-        next((each for each in given if _is_of(flow, each, passed, rows) and each.reads[6:8] == mine), None)
+        next(
+            (each for each in given if is_normalization_gradient(flow, each, passed, rows) and each.reads[6:8] == mine),
+            None,
+        )
         for rows, mine in zip((pair.first, pair.second), sums, strict=True)
     ]
     first, second = found
@@ -127,14 +131,3 @@ def _data(
     equation = Equation(op, reads, (*first.writes, *second.writes))
     earlier, later = (each for each in given if each is first or each is second)
     return {id(earlier): [equation], id(later): []}
-
-
-def _is_of(flow: DataFlow, equation: Equation, passed: int, rows: tuple[int, ...]) -> bool:
-    """Whether an equation is a gradient, of ``passed``, of the normalization of these images and rows."""
-    gradient, source, *its = equation.reads
-    known = 3 if isinstance(equation.op, ParameterSums) else 4
-    return (
-        flow.origin(gradient) == passed
-        and flow.origin(source) == flow.origin(rows[0])
-        and [flow.row(value) for value in its[:known]] == list(rows[1 : known + 1])
-    )
