@@ -283,14 +283,15 @@ def fully_connected(x: Tensor, weights: Tensor, biases: Tensor | None, *, wide: 
     Returns:
         [N, O, 1, 1].
     """
-    if (found := few_outputs(_flat(x), weights.flatten(1), biases, wide=wide)) is not None:
+    rows, columns = _flat(x), weights.flatten(1)
+    if (found := few_outputs(rows, columns, biases, wide=wide)) is not None:
         return found[:, None, None, :].permute(0, 3, 1, 2)
-    x, weights = multiplied(x, weights)
-    if wide and x.dtype == torch.float16:
-        sums = wide_product(_flat(x), weights.flatten(1).t())
+    rows, columns = multiplied(rows, columns)
+    if wide and rows.dtype == torch.float16:
+        sums = wide_product(rows, columns.t())
         result = sums if biases is None else sums.add_(biases)
     else:
-        result = product_of_rows(_flat(x), weights.flatten(1), biases)
+        result = product_of_rows(rows, columns, biases)
     return result[:, None, None, :].permute(0, 3, 1, 2)
 
 
@@ -320,27 +321,25 @@ def fully_connected_gradient(
         with_biases: Whether to compute that for the biases, too.
     """
     wanted = with_source, with_parameters, with_biases
-    found = few_outputs_gradient(gradient.flatten(1), _flat(x), weights.flatten(1), wanted)
-    if found is not None:
-        source, sums, biases = found
-        source = None if source is None else source.unflatten(1, weights.shape[1:]).permute(0, 3, 1, 2)
-        return ConvolutionGradients(source, None if sums is None else sums.view(weights.shape), biases)
-    gradient, x, weights = multiplied(gradient, x, weights)
-    incoming = gradient.flatten(1)
+    incoming, rows, columns = gradient.flatten(1), _flat(x), weights.flatten(1)
     for_source = for_weights = for_biases = None
-    if with_source and with_parameters and x.is_cuda and x.dtype == torch.float32:
-        for_source, for_weights = two_products((incoming, weights.flatten(1)), (incoming.t(), _flat(x)))
+    if (found := few_outputs_gradient(incoming, rows, columns, wanted)) is not None:
+        for_source, for_weights, for_biases = found
     else:
-        for_source = product(incoming, weights.flatten(1)) if with_source else None
-        if with_parameters:
-            for_weights = (wide_product if x.dtype == torch.float16 else product)(incoming.t(), _flat(x))
+        incoming, rows, columns = multiplied(incoming, rows, columns)
+        if with_source and with_parameters and x.is_cuda and rows.dtype == torch.float32:
+            for_source, for_weights = two_products((incoming, columns), (incoming.t(), rows))
+        else:
+            for_source = product(incoming, columns) if with_source else None
+            if with_parameters:
+                for_weights = (wide_product if rows.dtype == torch.float16 else product)(incoming.t(), rows)
+        if with_parameters and with_biases:
+            for_biases = incoming.sum(0, dtype=torch.float32 if rows.dtype == torch.float16 else rows.dtype)
     if for_source is not None:
         for_source = for_source.unflatten(1, weights.shape[1:]).permute(0, 3, 1, 2)
-    if for_weights is not None:
-        for_weights = for_weights.view(weights.shape)
-    if with_parameters and with_biases:
-        for_biases = incoming.sum(0, dtype=torch.float32 if x.dtype == torch.float16 else x.dtype)
-    return ConvolutionGradients(for_source, for_weights, for_biases)
+    return ConvolutionGradients(
+        for_source, None if for_weights is None else for_weights.view(weights.shape), for_biases
+    )
 
 
 def sub_pixels(plain: Tensor, factor: int, height: int, width: int) -> Tensor:
