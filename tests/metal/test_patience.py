@@ -98,6 +98,67 @@ def test_a_thread_that_cannot_launch_calls_the_worker(queue: MTLCommandQueue, mo
     assert HERE() not in ran
 
 
+# --- records that the worker is not told of ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def left(queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch) -> MTLCommandQueue:
+    """A queue of one thread that has waited at once, and whose worker looks for what it was not told of."""
+    torch.set_num_threads(1)
+    for name, seconds in (("_PATIENCE", LONG), ("_AT_ONCE", LONG), ("_LIVELY", 2 * LONG)):
+        monkeypatch.setattr(patience, name, seconds)
+    kept = queue._executor._patience
+    assert committed(queue, []).recording.execution.finished.wait(LONG)
+    until = time.monotonic() + LONG
+    while not kept.looks and time.monotonic() < until:
+        time.sleep(1e-3)
+    kept._waits_at_once = True
+    return queue
+
+
+def test_a_thread_that_waits_at_once_is_left_all_records(left: MTLCommandQueue) -> None:
+    """Also those before the one that is waited for."""
+    ran = list[int]()
+    for _ in range(10):
+        before, buffer = committed(left, ran), committed(left, ran)
+        assert before.recording.execution.is_left
+        buffer.wait_until_completed()
+    assert ran == [HERE()] * 20
+
+
+def test_the_worker_launches_what_was_left_in_vain(left: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is told of the next one, as nobody came."""
+    monkeypatch.setattr(patience, "_PATIENCE", 0.1)
+    with torch.device("meta"):  # this thread cannot launch, so that the worker looks with the new patience from here on
+        committed(left, []).wait_until_completed()
+    ran, start = list[int](), time.monotonic()
+    assert committed(left, ran).recording.execution.finished.wait(LONG)
+    assert time.monotonic() - start >= 0.1
+    monkeypatch.setattr(patience, "_PATIENCE", LONG)
+    buffer = committed(left, ran)
+    assert not buffer.recording.execution.is_left
+    assert buffer.recording.execution.finished.wait(LONG / 2)
+    assert HERE() not in ran
+
+
+@pytest.mark.parametrize("how", ["scheduled", "handler", "end"])
+def test_a_worker_is_told_where_no_thread_can_launch(how: str, left: MTLCommandQueue) -> None:
+    """It sees to what was left before, too."""
+    ran, start = list[int](), time.monotonic()
+    buffer = committed(left, ran)
+    if how == "scheduled":
+        buffer.wait_until_scheduled()
+    elif how == "handler":
+        called = list[int]()
+        committed(left, ran, called).recording.execution.finished.wait(LONG / 2)
+        assert called
+    else:
+        left._executor.drain()
+    assert buffer.recording.execution.finished.wait(LONG / 2)
+    assert time.monotonic() - start < LONG / 2
+    assert HERE() not in ran
+
+
 @pytest.mark.parametrize(("threads", "cores", "fits"), [(1, 1, True), (2, 2, False), (2, 3, True), (8, 14, False)])
 def test_two_teams_share_the_first_thread_of_the_process(
     threads: int, cores: int, fits: bool, monkeypatch: pytest.MonkeyPatch

@@ -427,8 +427,9 @@ class CommandBuffer(Recorder):
             MTLCommandBufferError: The buffer is committed already, or an encoder is open on it.
         """
         self._check_commit("commit")
-        self.recording.lifetime.end(self.root_command_buffer)
-        self.root_command_buffer.hand_over()
+        root = self.root_command_buffer
+        self.recording.lifetime.end(root)
+        root.hand_over()
 
 
 class MTLCommandBuffer(CommandBuffer):

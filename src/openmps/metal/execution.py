@@ -185,6 +185,8 @@ class Latch:
         The wait is cut into slices so that an interrupt reaches it on every operating system. One that arrives between
         the two calls on the lock costs the other threads a slice, no more.
         """
+        if self._reached:
+            return True
         end = time.monotonic() + patience
         while not self._reached and time.monotonic() < end:
             if self._lock.acquire(timeout=WAIT_SLICE):
@@ -210,6 +212,10 @@ class Execution:
         """Whether nothing is left to do at its end but to say so; known when it is handed on."""
         self.is_awaited = False
         """Whether somebody waits who will not look after it himself."""
+        self.is_left = False
+        """Whether the worker was not told of it, as the thread that has committed it is about to wait."""
+        self.committed_at = 0.0
+        """When, by `time.monotonic`."""
         self.scheduled = Latch()
         self.finished = Latch()
         self.intra_op_threads = 0

@@ -44,7 +44,10 @@ class InFlight:
 
     def oldest(self) -> Execution | None:
         """The first that has not come to its end."""
-        return next((each for each in self if not each.finished.is_set()), None)
+        for each in tuple(self._records):
+            if not each.finished.is_set():
+                return each
+        return None
 
     def up_to(self, execution: Execution) -> Iterator[Execution]:
         """Those before a record that have not come to their end, then the record itself."""

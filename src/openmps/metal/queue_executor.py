@@ -25,7 +25,7 @@ from openmps.metal.execution import Execution, HostTimer, Latch, Player, Ticket,
 from openmps.metal.in_flight import InFlight
 from openmps.metal.patience import Patience, runs_alike_here
 from openmps.metal.pending import be_in_queue
-from openmps.metal.signals import signals_held_back
+from openmps.metal.signals import SignalsHeldBack
 from openmps.metal.stream_timer import StreamOrder
 from openmps.metal.thread_modes import ThreadModes
 
@@ -55,10 +55,10 @@ class QueueExecutor:
 
     On the CPU the worker thread launches each record, or the thread that waits for it if the worker has not begun: to
     wake another thread and to be woken by it takes longer than many a small network. See `openmps.metal.patience` for
-    when it begins. On CUDA the committing thread
-    launches it on the device's current stream, and the worker waits for the stream where a record has handlers; for the
-    others see `openmps.metal.in_flight`. In all cases the worker calls the handlers. It starts with the first commit
-    and knows nothing of the queue, so that an unused queue can be collected; then `close` ends it.
+    when it begins, and what it is told. On CUDA the committing thread launches each on the device's current stream, and
+    the worker waits for it where a record has handlers; for the others see `openmps.metal.in_flight`. In all cases the
+    worker calls the handlers. It starts with the first commit and knows nothing of the queue, so that an unused queue
+    can be collected; then `close` ends it.
 
     An interrupt (Ctrl-C) may reach the committing thread between any two instructions. So every step may be taken twice
     without harm, and what was left half done is taken up by the worker.
@@ -87,7 +87,7 @@ class QueueExecutor:
         self._inbox: SimpleQueue[Execution | _Signal] = SimpleQueue()
         self._order: deque[Ticket] = deque()
         self._in_flight = InFlight()
-        self._patience = Patience()
+        self._patience = Patience(worker_may_look=not self._launches_at_commit)
         self._lock = threading.Lock()
         self._running = threading.Lock()
         self._holder: int | None = None
@@ -116,7 +116,7 @@ class QueueExecutor:
     def commit(self, ticket: Ticket, execution: Execution) -> None:
         """Run ``execution``, once, when its ticket comes up."""
         ticket.execution = execution
-        self._patience.heard = time.monotonic()
+        execution.committed_at = self._patience.heard = time.monotonic()
         try:
             self.reserve(ticket)
             self.advance()
@@ -209,7 +209,8 @@ class QueueExecutor:
             if self._launches_at_commit:
                 self._in_flight.wait_briefly(latch)
             elif latch is execution.finished:
-                for each in self._in_flight.before(execution) if execution.intra_op_threads > 1 else ():
+                helps = len(self._in_flight) > 1 and (execution.is_left or execution.intra_op_threads > 1)
+                for each in self._in_flight.before(execution) if helps else ():
                     self._help(each)
                     self._await(each, each.finished)
                 self._help(execution)
@@ -229,12 +230,12 @@ class QueueExecutor:
     def _help(self, execution: Execution) -> None:
         """Run a record that the calling thread is about to wait for, if it is the next one and the worker is idle."""
         patience, running = self._patience, self._running
-        patience.arrive()
+        patience.arrive(execution)
         if running.locked() or not runs_alike_here(execution):
             execution.is_awaited = True
-            patience.news.set()
+            patience.tell()
             return
-        with signals_held_back():
+        with SignalsHeldBack():
             # A handler of another signal, which runs all the same, learns that it cannot wait.
             _serving.executor, modes = self, ThreadModes()
             try:
@@ -245,7 +246,7 @@ class QueueExecutor:
             finally:
                 _serving.executor = None
                 modes.give_back()
-                patience.news.set()
+                patience.tell()
 
     def _is_to_be_handed_on(self, execution: Execution) -> bool:
         turn = self._turn
@@ -257,7 +258,7 @@ class QueueExecutor:
         has_told = False
         # In this order: a thread that hands it on meanwhile sees one, or this one the other.
         execution.is_awaited = True
-        if execution.is_quiet and not latch.is_set():
+        if (execution.is_quiet or execution.is_left) and not latch.is_set():
             self._inbox.put(execution)
         while not latch.wait(_LOOK):
             ahead = self._enqueued_ahead(execution)
@@ -348,8 +349,10 @@ class QueueExecutor:
         if ticket is not None and (execution := ticket.execution) is not None and not ticket.is_handed_on:
             if self._launches_at_commit and execution.launched and not execution.has_handlers:
                 execution.be_quiet()
+            execution.is_left = not self._launches_at_commit and self._patience.is_left(execution)
             self._in_flight.add(execution)
-            if not execution.is_quiet or execution.is_awaited:
+            # In this order: a worker that stops to look meanwhile sees the record, or this thread sees that it stopped.
+            if execution.is_awaited or not (execution.is_quiet or (execution.is_left and self._patience.looks)):
                 self._inbox.put(execution)
             ticket.is_handed_on = True
         if ticket is not None:
@@ -373,7 +376,8 @@ class QueueExecutor:
             return
         _serving.executor = self
         be_in_queue()
-        while (item := self._inbox.get()) is not _Signal.STOP:
+        next_item = partial(self._patience.next_item, self._inbox, self._in_flight, self._running)
+        while (item := next_item()) is not _Signal.STOP:
             # Faults are kept by the record itself; what else a work raises must not end this thread.
             with suppress(BaseException):
                 if item is _Signal.ADVANCE:
@@ -385,9 +389,8 @@ class QueueExecutor:
                         self._see_all_to_their_end(item)
             self._locked(self._in_flight.forget)
             del item
-        if self._launches_at_commit:
-            for execution in self._in_flight:
-                self._see_all_to_their_end(execution)
+        for execution in self._in_flight:
+            self._see_all_to_their_end(execution)
 
     def _see_all_to_their_end(self, last: Execution) -> None:
         """A record, and quiet ones before it."""
@@ -402,14 +405,19 @@ class QueueExecutor:
             execution.finish()
             return
         with suppress(BaseException):
-            execution.announce()
-        if not execution.launched:
-            if torch.get_num_threads() != (threads := execution.intra_op_threads):
-                torch.set_num_threads(threads)
-            with suppress(BaseException):
-                execution.launch() if threads < 2 else awake_threads.watch(execution.launch, threads)
+            try:
+                execution.announce()
+            finally:
+                if not execution.launched:
+                    self._launch(execution)
         if calls or not execution.completed_handlers:
             execution.finish()
+
+    @staticmethod
+    def _launch(execution: Execution) -> None:
+        if torch.get_num_threads() != (threads := execution.intra_op_threads):
+            torch.set_num_threads(threads)
+        execution.launch() if threads < 2 else awake_threads.watch(execution.launch, threads)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

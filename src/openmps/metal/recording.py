@@ -325,8 +325,8 @@ class Recorder(KnownAttributes, Single, ABC):
 
     def _wait(self, latch: Latch, method: str) -> None:
         recording = self.recording
-        status = f"status {recording.execution.status.name}"
         if recording.execution.status < _COMMITTED:
+            status = f"status {recording.execution.status.name}"
             remedy = "Call commit first, or the wait would never return"
             raise MTLCommandBufferError(self.name, method, "needs a committed buffer", status, remedy)
         recording.wait(self.name, method, latch)

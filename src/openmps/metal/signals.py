@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -17,28 +16,35 @@ _own: Any = sys.modules.get("_signal", signal)
 """The functions of `signal` without the enumerations that those make of each number: this is done at each wait."""
 
 
-@contextmanager
-def signals_held_back() -> Generator[None]:
-    """Let handlers of signals run at the end of the block; in threads other than the main one they never run anyway."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[tuple[int, FrameType | None]] = []
+class SignalsHeldBack:
+    """A block at whose end handlers of signals run; in threads other than the main one they never run anyway."""
 
-    def note(number: int, frame: FrameType | None) -> None:
-        came.append((number, frame))
+    __slots__ = ("_came", "_held")
 
-    held: dict[int, Callable[[int, FrameType | None], object]] = {}
-    try:
-        for number in _SIGNALS:
-            if callable(handler := _own.getsignal(number)):
-                held[number] = handler
-                _own.signal(number, note)
-        yield
-    finally:
-        for number, handler in held.items():
+    def __enter__(self) -> None:
+        self._came: list[tuple[int, FrameType | None]] = []
+        self._held: dict[int, Callable[[int, FrameType | None], object]] = {}
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        came, held = self._came, self._held
+
+        def note(number: int, frame: FrameType | None) -> None:
+            came.append((number, frame))
+
+        try:
+            for number in _SIGNALS:
+                if callable(handler := _own.getsignal(number)):
+                    held[number] = handler
+                    _own.signal(number, note)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._held.items():
             _own.signal(number, handler)
-        _handle(came, held)
+        if self._came:
+            _handle(self._came, self._held)
 
 
 def _handle(

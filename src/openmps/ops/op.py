@@ -387,9 +387,10 @@ class Function:
     def run(self, values: list[Any], room: Tensor | None = None) -> list[Any]:
         """Run every equation. ``values`` are those of the inputs, in order; returns the outputs'.
 
-        ``room`` is memory that a form on the CPU may write its output to; that is None then.
+        ``room`` is where the output goes: a form on the CPU may write it there, unless that is an input's memory, too;
+        the output is None then.
         """
-        if self.on_cpu is not None and values[0].device.type == "cpu":
+        if self.on_cpu is not None and values[0].is_cpu:
             made = self.on_cpu(values, room)
             if made is not None:
                 return made

@@ -106,15 +106,9 @@ class Dispatch(Writer):
 
     def __call__(self) -> None:
         """Run the function. On the queue's thread, in the order of the command buffer."""
-        values, function = self.values(), self.function
-        self.hand_out(function.run(values, None if function.on_cpu is None else self._room(values)))
-
-    def _room(self, values: list[object]) -> Tensor | None:
-        """The memory of the one output where a form on the CPU may write to it: it holds no input."""
-        room = self.output_bindings[0].room()
-        if room is None or any(isinstance(each, Tensor) and _meet(each, room) for each in values):
-            return None
-        return room
+        function = self.function
+        room = None if function.on_cpu is None else self.output_bindings[0].room()
+        self.hand_out(function.run(self.values(), room))
 
     def writes(self) -> Iterator[Region]:
         """The memory of the output bindings, and of the inputs that are overwritten."""
@@ -146,14 +140,6 @@ class Dispatch(Writer):
 
     def __repr__(self) -> str:
         return f"Dispatch({self.function!r})"
-
-
-def _meet(x: Tensor, y: Tensor) -> bool:
-    """Whether the memory that holds one tensor, and maybe others, holds the other one."""
-    (first, size), (second, length) = (
-        (memory.data_ptr(), memory.nbytes()) for memory in (x.untyped_storage(), y.untyped_storage())
-    )
-    return first < second + length and second < first + size
 
 
 def record_op(

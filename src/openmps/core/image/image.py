@@ -65,6 +65,7 @@ class MPSImage(KnownAttributes, Labelled, Operand):
     _parent: MPSImage | None
     _texture: MTLTexture | None = None
     _is_of_texture: bool = False
+    _whole: Stack | None = None
     _purgeable: MPSPurgeableState
     storage: Storage
     """Where the pixels are; for those who extend the framework."""
@@ -367,7 +368,11 @@ class MPSImage(KnownAttributes, Labelled, Operand):
 
     def whole(self) -> Stack:
         """All images, as an encode sees them."""
-        return self.stack(0, self.storage.count)
+        whole = self._whole
+        if whole is None or whole.parts[0] is not self.storage:
+            whole = self.stack(0, self.storage.count)
+            store(self, "_whole", whole)
+        return whole
 
     def stack(self, first: int, count: int) -> Stack:
         """``count`` of the images, from ``first`` on, as an encode sees them."""

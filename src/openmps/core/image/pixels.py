@@ -47,9 +47,11 @@ class Pixels(_PixelsFields, MemoryBinding):
     def room(self) -> Tensor | None:
         """The elements of images that lie together, if there are any yet."""
         parts, target = self.stack.parts, self.target
-        if len(parts) != 1 or not parts[0].block.is_allocated:
+        present = parts[0].block.present if len(parts) == 1 else None
+        if present is None:
             return None
-        return target.of(parts[0].tensor())
+        elements = parts[0].part_of(present)
+        return elements if target.covers(self.stack.extent) else target.of(elements)
 
     def regions(self) -> list[Region]:
         """The images, whatever part of them is written."""

@@ -17,6 +17,7 @@ from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.types import MTLCommandBufferStatus
 
 Images = MPSImage | MPSImageBatch
+"""To ask for the former is faster: a batch is a sequence, which is an abstract class."""
 _COMMITTED = MTLCommandBufferStatus.COMMITTED
 
 
@@ -39,10 +40,10 @@ def check_command_buffer(who: str, command_buffer: object, device: MTLDevice) ->
 def check_sources(who: str, names: tuple[str, ...], sources: tuple[Images, ...], command_buffer: CommandBuffer) -> None:
     """Raise unless all sources can be read together: usable, and batches of one length."""
     first = sources[0]
-    expected = len(first) if isinstance(first, MPSImageBatch) else 0
+    expected = 0 if isinstance(first, MPSImage) else len(first)
     for name, images in zip(names, sources, strict=True):
         argument = name
-        if isinstance(images, MPSImageBatch):
+        if not isinstance(images, MPSImage):
             argument = plural(name)
             if not expected or (images is not first and len(images) != expected):
                 _refuse_length(who, argument, images, max(1, expected), names[0])
@@ -66,7 +67,7 @@ def check_destination(
 ) -> None:
     """Raise unless the results for the source ``like``, ``count`` an image, can be written to ``destination``."""
     argument = _argument(name, destination)
-    if isinstance(destination, MPSImageBatch) and isinstance(like, MPSImageBatch):
+    if not isinstance(destination, MPSImage) and not isinstance(like, MPSImage):
         expected = len(like) * count
         if len(destination) != expected:
             each = "the sources" if count == 1 else f"{count} for each source"
@@ -116,7 +117,7 @@ def check_result_states(
 
 
 def _argument(name: str, images: Images) -> str:
-    return plural(name) if isinstance(images, MPSImageBatch) else name
+    return name if isinstance(images, MPSImage) else plural(name)
 
 
 @lru_cache(maxsize=256)

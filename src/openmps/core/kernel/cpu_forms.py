@@ -12,7 +12,7 @@ from openmps.core.state.gradient import ForwardRecord
 from openmps.ops.elements import Load, Read, Store
 from openmps.ops.op import Function
 from openmps.ops.opencv import is_installed, library
-from openmps.ops.opencv.form import BYTES, LARGEST, MOVES, ByLibrary, Site, Stored
+from openmps.ops.opencv.form import BYTES, LARGEST, MOVES, ByLibrary, Site, Stored, meet
 
 
 class CpuForms:
@@ -27,7 +27,11 @@ class CpuForms:
         cv2 = None if self.by_library is None else library()
         if self.by_library is not None and cv2 is not None:
             return [self.by_library.run(cv2, values, room)]
-        return None if self.bands is None else self.bands.run(values, room)
+        if self.bands is None:
+            return None
+        others = [each.numpy() for each in values if isinstance(each, Tensor)]
+        has_room = room is not None and not meet(room.numpy(), *others)
+        return self.bands.run(values, room if has_room else None)
 
 
 def form_by_library(

@@ -200,7 +200,7 @@ class ImageKernel(PlannedKernel):
         given = asked if source_states is None else self._given(source_states)
         inputs = tuple([images.whole() for images in sources])
         shapes = tuple([stack.shape for stack in inputs])
-        is_batch = isinstance(sources[0], MPSImageBatch)
+        is_batch = not isinstance(sources[0], MPSImage)
         if destination is None:
             destination, plan = self._allocate(command_buffer, sources, shapes, given, source_states)
             output = destination.whole()

@@ -160,6 +160,8 @@ class ImageFilter(ImageKernel):
 
     def _named(self, name: str, image: MPSImage | None, texture: MPSImage | None) -> MPSImage:
         """The image that was passed under one of its two names."""
+        if texture is None and isinstance(image, MPSImage):
+            return image
         if image is not None and texture is not None:
             rule = f"must not be given beside {name}_texture: they are two names for one"
             raise MPSTypeError(self.name, f"{name}_image", rule)

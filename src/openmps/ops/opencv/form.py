@@ -102,31 +102,48 @@ class ByLibrary:
         self._edges = site.edges if form.edge_mode is None else (form.edge_mode,) * len(site.edges)
         clamps = self._edges[0] == MPSImageEdgeMode.CLAMP
         is_continued = form.reads is Reads.WINDOWS or (form.reads is Reads.CLAMPED_WINDOWS and clamps)
-        self._reads_all = form.reads is Reads.SOURCES or (is_continued and is_centred(site.window))
-        self._is_cut = form.reads in (Reads.WINDOWS, Reads.CLAMPED_WINDOWS) and not self._reads_all
-        self._sources = [index for index, each in enumerate(function.inputs) if each.role is Role.SOURCE]
+        is_whole = form.reads is Reads.SOURCES or (is_continued and is_centred(site.window))
+        self._is_cut = form.reads in (Reads.WINDOWS, Reads.CLAMPED_WINDOWS) and not is_whole
+        regions = [None if is_whole or reads_all(each) else each for each in site.windows]
+        self._sources = [
+            (index, regions[int(each.name)], self._edges[int(each.name)])
+            for index, each in enumerate(function.inputs)
+            if each.role is Role.SOURCE
+        ]
+        """Of each source its place among the inputs, what is read of it unless that is all, and how it goes on."""
         self._others = [index for index, each in enumerate(function.inputs) if each.role is not Role.SOURCE]
 
     def run(self, cv2: Any, values: list[Any], room: Tensor | None) -> Tensor | None:
-        """Compute into ``room``, the result's memory, and give None; without it, give new memory."""
-        images = len(values[self._sources[0]])
-        is_there = room is not None and _is_packed(room)
-        result = room if room is not None and is_there else _empty(images, self._site)
-        sources = [self._read(values[index], place) for place, index in enumerate(self._sources)]
+        """Compute into ``room``, the result's memory, and give None; where that does not do, give new memory."""
+        sources = [self._read(values[index], region, edge_mode) for index, region, edge_mode in self._sources]
         constants = [values[index].numpy() for index in self._others]
+        place = None if room is None else _pictures(room)
+        if place is None or not _is_packed(place) or meet(place, *sources, *constants):
+            room, place = None, self._new(len(sources[0]))
         border = border_of(cv2, self._edges[0])
-        for made, *given in zip(_pictures(result), *map(_pictures, sources), strict=True):
+        for made, *given in zip(_flat(place), *map(_flat, sources), strict=True):
             whole = np.empty(given[0].shape, made.dtype) if self._is_cut else made
             self._run(cv2, [*given, *constants], whole, border)
             if self._is_cut:
                 (height, width), (rows, columns) = self._site.size, self._site.window.size
                 made[...] = whole[rows // 2 :, columns // 2 :][:height, :width]
-        return None if is_there else result
+        return None if room is not None else torch.from_numpy(place).permute(0, 3, 1, 2)
 
-    def _read(self, x: Tensor, place: int) -> Tensor:
-        if not self._reads_all:
-            x = read(x, self._site.windows[place], self._edges[place])
-        return x if _is_packed(x) else packed(x)
+    def _new(self, images: int) -> Array:
+        channel_format, channels = self._site.result
+        return torch.empty((images, *self._site.size, channels), dtype=DTYPES[channel_format]).numpy()
+
+    @staticmethod
+    def _read(x: Tensor, region: Window | None, edge_mode: MPSImageEdgeMode) -> Array:
+        if region is not None:
+            x = read(x, region, edge_mode)
+        pictures = _pictures(x)
+        return pictures if _is_packed(pictures) else _pictures(packed(x))
+
+
+def meet(place: Array, *others: Array) -> bool:
+    """Whether a picture may lie in the memory of one of other arrays: between its first and its last number."""
+    return any(np.may_share_memory(place, each) for each in others)
 
 
 def border_of(cv2: Any, edge_mode: MPSImageEdgeMode) -> int:
@@ -141,6 +158,11 @@ def is_centred(window: Window) -> bool:
     )
 
 
+def reads_all(window: Window) -> bool:
+    """Whether the region that the windows read is the source."""
+    return all((axis.first, axis.read) == (0, axis.source) for axis in (window.x, window.y))
+
+
 def bands(height: int, width: int, margin: int) -> Iterator[tuple[slice, slice, slice]]:
     """Bands of rows: those that are read, those made of them, and where these are among the rows read.
 
@@ -153,18 +175,18 @@ def bands(height: int, width: int, margin: int) -> Iterator[tuple[slice, slice, 
         yield slice(start, last + margin), slice(first, last), slice(first - start, last - start)
 
 
-def _empty(images: int, site: Site) -> Tensor:
-    channel_format, channels = site.result
-    return torch.empty((images, *site.size, channels), dtype=DTYPES[channel_format]).permute(0, 3, 1, 2)
-
-
-def _is_packed(image: Tensor) -> bool:
+def _is_packed(pictures: Array) -> bool:
     """Whether the channels of a pixel lie side by side, and pixels of a row too."""
-    channels, width = image.shape[1], image.shape[3]
-    _, channel, _, column = image.stride()
-    return (channels == 1 or channel == 1) and (width == 1 or column == channels)
+    (_, _, width, channels), size = pictures.shape, pictures.itemsize
+    _, _, column, channel = pictures.strides
+    return (channels == 1 or channel == size) and (width == 1 or column == channels * size)
 
 
 def _pictures(images: Tensor) -> Array:
-    arrays = images.permute(0, 2, 3, 1).numpy()
-    return arrays[..., 0] if images.shape[1] == 1 else arrays
+    """Images ``[N, C, H, W]`` as an array ``[N, H, W, C]`` of the same memory."""
+    return images.numpy().transpose(0, 2, 3, 1)
+
+
+def _flat(pictures: Array) -> Array:
+    """Pictures of one channel without an axis for it."""
+    return pictures[..., 0] if pictures.shape[3] == 1 else pictures

@@ -94,7 +94,7 @@ def combination(site: Site) -> Run | None:
             return
         (op,) = limits
         assert isinstance(op, Limited)
-        for rows, _, _ in bands(len(made), made[0].size, 0):
+        for rows, _, _ in bands(len(made), 2 * made[0].size, 0):  # a source and the result
             combine(cv2, x[rows], y[rows], made[rows])
             torch.from_numpy(made[rows]).clamp_(op.minimum, op.maximum)
 
