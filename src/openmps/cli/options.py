@@ -199,7 +199,7 @@ def require_outside(out: Path, source: Path, word: str) -> None:
     from openmps.formats.paths import is_within
 
     require_another(out, source, word)
-    if is_within(out, source):
+    if source.is_dir() and is_within(out, source):
         raise MPSFileError(_WHO, str(out), f"must lie outside of {word}", f"a place in {source}", "Choose another one.")
 
 
