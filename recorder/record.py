@@ -45,6 +45,13 @@ _STATE_ROWS = {
 """States that come back through pointers, of which PyObjC's own metadata has no direction."""
 
 
+_OF_WINDOWS = {
+    b"MPSImageConvolution": b"initWithDevice:kernelWidth:kernelHeight:weights:",
+    b"MPSImageDilate": b"initWithDevice:kernelWidth:kernelHeight:values:",
+}
+"""Initializers that take a number of each place of a window."""
+
+
 def register():
     """Say what PyObjC's metadata leaves out."""
     row = objc.registerMetaDataForSelector
@@ -53,6 +60,8 @@ def register():
         {"arguments": {6: {"type_modifier": b"n", "c_array_length_in_arg": 5}}})  # fmt: skip
     row(b"MPSCNNNeuronPReLU", b"initWithDevice:a:count:",
         {"arguments": {3: {"type_modifier": b"n", "c_array_length_in_arg": 4}}})  # fmt: skip
+    for name, selector in _OF_WINDOWS.items():
+        row(name, selector, {"arguments": {5: {"type_modifier": b"n", "c_array_of_variable_length": True}}})
     for name, (selector, place) in _STATE_ROWS.items():
         arguments = {place: {"type_modifier": b"o"}, place + 1: {"type": b"Z"}}
         row(name.encode(), selector.encode(), {"arguments": arguments})
@@ -229,6 +238,10 @@ _FORMS = {
     "origin": lambda maker, given: tuple(given["origin"]),
     "size": lambda maker, given: tuple(given["size"]),
     "part": _part,
+    "offset": lambda maker, given: tuple(given["offset"]),
+    "histogram": lambda maker, given: tuple(
+        tuple(each) if isinstance(each, list) else each for each in given["histogram"]
+    ),
     "uniform": lambda maker, given: _DISTRIBUTION.uniformDistributionDescriptorWithMinimum_maximum_(*given["uniform"]),
     "normal": lambda maker, given: _DISTRIBUTION.normalDistributionDescriptorWithMean_standardDeviation_(
         *given["normal"]
@@ -604,9 +617,54 @@ def _spacing(maker, given):
     return answered({"rowBytes": [advise(columns, given["dataType"]) for columns in given["columns"]]}, [])
 
 
+def _counts_in(device, given):
+    """A buffer of counts, and its numbers."""
+    numbers = array_of(given).astype(np.uint32).ravel()
+    buffer = device.newBufferWithLength_options_(numbers.nbytes, Metal.MTLResourceStorageModeShared)
+    held = np.frombuffer(buffer.contents().as_buffer(buffer.length()), np.uint32)
+    held[:] = numbers
+    return buffer, held
+
+
+_TRANSFORM = "encodeTransformToCommandBuffer_sourceTexture_"
+_TRANSFORMS = {
+    1: f"{_TRANSFORM}histogram_histogramOffset_",
+    2: f"{_TRANSFORM}sourceHistogram_sourceHistogramOffset_desiredHistogram_desiredHistogramOffset_",
+}
+"""How tables are made of histograms, by how many there are."""
+
+
+def _filter(maker, given):
+    device, kernel = maker.device, maker.object(given["kernel"])
+    sources = [image(device, each) for each in given["sources"]]
+    command_buffer = device.newCommandQueue().commandBuffer()
+    if "counts" in given:
+        shape = given["counts"]
+        buffer, held = _counts_in(device, {"shape": shape, "numbers": [0] * math.prod(shape)})
+        kernel.encodeToCommandBuffer_sourceTexture_histogram_histogramOffset_(
+            command_buffer, sources[0].texture(), buffer, 0
+        )
+        finish(command_buffer)
+        return answered({"counts": written(held.astype(np.float32).reshape(shape))}, [kernel])
+    result = empty(device, *given["destination"])
+    if given["kernel"]["class"] == "MPSImageGuidedFilter":
+        textures = [each.texture() for each in sources] + [None] * (3 - len(sources))
+        words = "sourceTexture_guidanceTexture_weightsTexture_destinationCoefficientsTexture_"
+        getattr(kernel, f"encodeRegressionToCommandBuffer_{words}")(command_buffer, *textures, result.texture())
+    else:
+        tables = [_counts_in(device, each)[0] for each in given.get("histograms", ())]
+        if tables:
+            taken = [part for each in tables for part in (each, 0)]
+            getattr(kernel, _TRANSFORMS[len(tables)])(command_buffer, sources[0].texture(), *taken)
+        words = "sourceImage_" if len(sources) == 1 else "primaryImage_secondaryImage_"
+        getattr(kernel, f"encodeToCommandBuffer_{words}destinationImage_")(command_buffer, *sources, result)
+    finish(command_buffer, [result])
+    return answered({"result": written(pixels(result))}, [kernel])
+
+
 KINDS = {
     "kernel": _kernel, "graph": _graph, "training": _training, "object": _object, "matrices": _matrices,
-    "random": _random, "spacing": _spacing,
+    "random": _random, "spacing": _spacing, "filter": _filter,
 }  # fmt: skip
 
 

@@ -138,6 +138,10 @@ struct Arguments {
     }
     return found
   }
+  /// Listed numbers, in memory that stays.
+  func row(_ name: String) throws -> UnsafePointer<Float> {
+    UnsafePointer(kept((try json(name).list ?? []).map { Float($0.number ?? .nan) }))
+  }
   func size(_ name: String) throws -> MTLSize {
     let found = try ints(name, in: "size")
     return MTLSize(width: found[0], height: found[1], depth: found[2])
@@ -287,10 +291,9 @@ final class GroupRows: Rows, MPSCNNInstanceNormalizationDataSource, MPSCNNGroupN
 
 /// A kernel of a class by its arguments.
 func kernelOf(_ name: String, _ a: Arguments) throws -> MPSKernel {
-  if let found = try plain(name, a.device) ?? windowed(name, a) ?? layered(name, a) ?? neuron(name, a)
-    ?? resampling(name, a) ?? binary(name, a) ?? losing(name, a)
-  {
-    return found
+  if let found = plain(name, a.device) { return found }
+  for make in [windowed, layered, neuron, resampling, binary, losing, filtering, measuring] {
+    if let found = try make(name, a) { return found }
   }
   throw Unsupported(why: "the class \(name)")
 }
@@ -507,6 +510,83 @@ func resampling(_ name: String, _ a: Arguments) throws -> MPSKernel? {
   }
 }
 
+/// Image filters of a device alone, and those with a window.
+func filtering(_ name: String, _ a: Arguments) throws -> MPSKernel? {
+  func size() throws -> (Int, Int) { (try a.int("kernelWidth"), try a.int("kernelHeight")) }
+  switch name {
+  case "MPSImageBox":
+    return MPSImageBox(device: a.device, kernelWidth: try size().0, kernelHeight: try size().1)
+  case "MPSImageTent":
+    return MPSImageTent(device: a.device, kernelWidth: try size().0, kernelHeight: try size().1)
+  case "MPSImageConvolution":
+    return MPSImageConvolution(
+      device: a.device, kernelWidth: try size().0, kernelHeight: try size().1, weights: try a.row("weights"))
+  case "MPSImageDilate":
+    return MPSImageDilate(
+      device: a.device, kernelWidth: try size().0, kernelHeight: try size().1, values: try a.row("values"))
+  case "MPSImageGaussianBlur": return MPSImageGaussianBlur(device: a.device, sigma: try a.float("sigma"))
+  case "MPSImageSobel":
+    return MPSImageSobel(device: a.device, linearGrayColorTransform: try a.row("linearGrayColorTransform"))
+  case "MPSImageCanny":
+    guard a.all["sigma"] != nil else { return MPSImageCanny(device: a.device) }
+    return MPSImageCanny(
+      device: a.device, linearToGrayScaleTransform: try a.row("linearToGrayScaleTransform"),
+      sigma: try a.float("sigma"))
+  case "MPSImageMedian": return MPSImageMedian(device: a.device, kernelDiameter: try a.int("kernelDiameter"))
+  case "MPSImageGuidedFilter":
+    return MPSImageGuidedFilter(device: a.device, kernelDiameter: try a.int("kernelDiameter"))
+  case "MPSImageBilinearScale": return MPSImageBilinearScale(device: a.device)
+  case "MPSImageLanczosScale": return MPSImageLanczosScale(device: a.device)
+  case "MPSImageIntegral": return MPSImageIntegral(device: a.device)
+  case "MPSImageEuclideanDistanceTransform": return MPSImageEuclideanDistanceTransform(device: a.device)
+  case "MPSImageTranspose": return MPSImageTranspose(device: a.device)
+  case "MPSImageDivide": return MPSImageDivide(device: a.device)
+  default: return nil
+  }
+}
+
+/// Image filters that measure, cut and count.
+func measuring(_ name: String, _ a: Arguments) throws -> MPSKernel? {
+  func info() throws -> UnsafePointer<MPSImageHistogramInfo> {
+    let given = try a.json("histogramInfo")["histogram"]?.list ?? []
+    guard given.count == 4, let entries = given[0].int else { throw Unsupported(why: "a histogram") }
+    let made = MPSImageHistogramInfo(
+      numberOfHistogramEntries: entries, histogramForAlpha: ObjCBool(given[1] == .bool(true)),
+      minPixelValue: try four(given[2]), maxPixelValue: try four(given[3]))
+    return UnsafePointer(kept([made]))
+  }
+  switch name {
+  case "MPSImageStatisticsMeanAndVariance": return MPSImageStatisticsMeanAndVariance(device: a.device)
+  case "MPSImageReduceRowSum": return MPSImageReduceRowSum(device: a.device)
+  case "MPSImageThresholdBinary":
+    return MPSImageThresholdBinary(
+      device: a.device, thresholdValue: try a.float("thresholdValue"), maximumValue: try a.float("maximumValue"),
+      linearGrayColorTransform: try a.row("linearGrayColorTransform"))
+  case "MPSImageThresholdToZero":
+    return MPSImageThresholdToZero(
+      device: a.device, thresholdValue: try a.float("thresholdValue"),
+      linearGrayColorTransform: try a.row("linearGrayColorTransform"))
+  case "MPSImageConversion":
+    let kinds = try ["srcAlpha", "destAlpha"].map { MPSAlphaType(rawValue: numericCast(try a.int($0))) }
+    guard let source = kinds[0], let result = kinds[1] else { throw Unsupported(why: "an alpha") }
+    return MPSImageConversion(
+      device: a.device, srcAlpha: source, destAlpha: result, backgroundColor: nil, conversionInfo: nil)
+  case "MPSImageHistogram": return MPSImageHistogram(device: a.device, histogramInfo: try info())
+  case "MPSImageHistogramEqualization":
+    return MPSImageHistogramEqualization(device: a.device, histogramInfo: try info())
+  case "MPSImageHistogramSpecification":
+    return MPSImageHistogramSpecification(device: a.device, histogramInfo: try info())
+  default: return nil
+  }
+}
+
+/// A number of red, green, blue and alpha each.
+func four(_ given: JSON) throws -> SIMD4<Float> {
+  let found = given.list?.compactMap(\.number).map(Float.init) ?? []
+  guard found.count == 4 else { throw Unsupported(why: "numbers that are not four") }
+  return SIMD4(found[0], found[1], found[2], found[3])
+}
+
 /// Convolutions with weights of one bit.
 func binary(_ name: String, _ a: Arguments) throws -> MPSKernel? {
   guard name == "MPSCNNBinaryConvolution" || name == "MPSCNNBinaryFullyConnected" else { return nil }
@@ -603,6 +683,14 @@ func set(_ thing: NSObject, _ name: String, _ value: JSON) throws {
   case (let kernel as MPSNNReduceBinary, "primarySourceClipRect"): kernel.primarySourceClipRect = try regionOf(value)
   case (let kernel as MPSNNReduceBinary, "secondarySourceClipRect"):
     kernel.secondarySourceClipRect = try regionOf(value)
+  case (let filter as MPSUnaryImageKernel, "clipRect"): filter.clipRect = try regionOf(value)
+  case (let filter as MPSUnaryImageKernel, "offset"):
+    guard let place = value["offset"]?.list?.compactMap(\.int), place.count == 3 else {
+      throw Unsupported(why: "an offset")
+    }
+    filter.offset = MPSOffset(x: place[0], y: place[1], z: place[2])
+  case (let filter as MPSImageReduceUnary, "clipRectSource"): filter.clipRectSource = try regionOf(value)
+  case (let filter as MPSImageHistogram, "minPixelThresholdValue"): filter.minPixelThresholdValue = try four(value)
   default:
     guard let number = value.boxed else { throw Unsupported(why: "the property \(name)") }
     thing.setValue(number, forKey: name)
@@ -898,6 +986,60 @@ func floats(_ buffer: MTLBuffer?) throws -> JSON {
   let count = buffer.length / MemoryLayout<Float>.stride
   let start = buffer.contents().bindMemory(to: Float.self, capacity: count)
   return .of([count], Array(UnsafeBufferPointer(start: start, count: count)))
+}
+
+/// A buffer of whole numbers.
+func counts(_ given: JSON, _ device: MTLDevice) throws -> MTLBuffer {
+  let values = try Numbers(given).values.map { UInt32($0) }
+  guard let buffer = device.makeBuffer(length: 4 * values.count, options: .storageModeShared) else {
+    throw Unsupported(why: "no memory for a histogram")
+  }
+  for (place, value) in values.enumerated() {
+    buffer.contents().storeBytes(of: value, toByteOffset: 4 * place, as: UInt32.self)
+  }
+  return buffer
+}
+
+/// An image filter over its sources; of a histogram the counts.
+func filterAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) throws -> JSON {
+  let kernel = try object(given["kernel"] ?? .null, device)
+  let sources = try (given["sources"]?.list ?? []).map { try image($0, device) }
+  guard let commandBuffer = queue.makeCommandBuffer() else { throw Unsupported(why: "no command buffer") }
+  if let shape = given["counts"]?.list?.compactMap(\.int), let histogram = kernel as? MPSImageHistogram {
+    let count = shape.reduce(1, *)
+    let buffer = try counts(.object(["shape": .of(shape), "numbers": .of(Array(repeating: 0, count: count))]), device)
+    histogram.encode(to: commandBuffer, sourceTexture: sources[0].texture, histogram: buffer, histogramOffset: 0)
+    try finish(commandBuffer)
+    let found = (0..<count).map { Float(buffer.contents().load(fromByteOffset: 4 * $0, as: UInt32.self)) }
+    return answer(["counts": .of(shape, found)], [kernel])
+  }
+  guard let size = given["destination"]?.list?.compactMap(\.int) else { throw Unsupported(why: "no destination") }
+  let result = empty(device, size[0], size[1], size[2])
+  let tables = try (given["histograms"]?.list ?? []).map { try counts($0, device) }
+  switch kernel {
+  case let filter as MPSImageGuidedFilter:
+    filter.encodeRegression(
+      to: commandBuffer, sourceTexture: sources[0].texture, guidanceTexture: sources[1].texture,
+      weightsTexture: sources.count > 2 ? sources[2].texture : nil, destinationCoefficientsTexture: result.texture)
+  case let filter as MPSBinaryImageKernel:
+    filter.encode(
+      commandBuffer: commandBuffer, primaryImage: sources[0], secondaryImage: sources[1], destinationImage: result)
+  case let filter as MPSUnaryImageKernel:
+    if let equal = filter as? MPSImageHistogramEqualization {
+      equal.encodeTransform(
+        to: commandBuffer, sourceTexture: sources[0].texture, histogram: tables[0], histogramOffset: 0)
+    }
+    if let like = filter as? MPSImageHistogramSpecification {
+      like.encodeTransform(
+        to: commandBuffer, sourceTexture: sources[0].texture, sourceHistogram: tables[0], sourceHistogramOffset: 0,
+        desiredHistogram: tables[1], desiredHistogramOffset: 0)
+    }
+    filter.encode(commandBuffer: commandBuffer, sourceImage: sources[0], destinationImage: result)
+  default: throw Unsupported(why: "\(type(of: kernel)) of \(sources.count) images")
+  }
+  result.synchronize(on: commandBuffer)
+  try finish(commandBuffer)
+  return answer(["result": try pixels(result)], [kernel])
 }
 
 func randomAnswer(_ given: JSON, _ device: MTLDevice, _ queue: MTLCommandQueue) throws -> JSON {
@@ -1337,6 +1479,7 @@ func answerOf(_ given: JSON, _ device: MTLDevice) -> JSON {
     case "matrices": return try matricesAnswer(given, device, queue)
     case "random": return try randomAnswer(given, device, queue)
     case "spacing": return try spacingAnswer(given)
+    case "filter": return try filterAnswer(given, device, queue)
     default: throw Unsupported(why: "the kind \(given["kind"]?.text ?? "none")")
     }
   } catch let error as Unsupported {

@@ -31,6 +31,7 @@ _BINARY_FORM = (
     "type:Type flags:Flags"
 )
 _UNARY, _BINARY, _GRADIENT = "MPSCNNKernel", "MPSCNNBinaryKernel", "MPSCNNGradientKernel"
+_FILTER = "MPSUnaryImageKernel"
 _REDUCTIONS = [
     *(
         f"MPSNNReduce{axis}{name}"
@@ -88,6 +89,25 @@ KERNELS: tuple[tuple[str, str, str], ...] = (
     ("MPSNNLossGradient", "LossGradient", "lossDescriptor:Loss"),
     ("MPSCNNLoss", "LabelledLoss", "lossDescriptor:Loss"),
     ("MPSCNNYOLOLoss", "LabelledLoss", "lossDescriptor:Boxes"),
+    ("MPSImageBox MPSImageTent", _FILTER, _WINDOW),
+    ("MPSImageConvolution", _FILTER, f"{_WINDOW} weights:Window"),
+    ("MPSImageDilate", _FILTER, f"{_WINDOW} values:Window"),
+    ("MPSImageGaussianBlur", _FILTER, "sigma:Float"),
+    ("MPSImageSobel", _FILTER, "linearGrayColorTransform:Colours"),
+    ("MPSImageCanny", _FILTER, "|linearToGrayScaleTransform:Colours sigma:Float"),
+    ("MPSImageMedian", _FILTER, "kernelDiameter:Int"),
+    ("MPSImageGuidedFilter", "GuidedFilter", "kernelDiameter:Int"),
+    ("MPSImageBilinearScale MPSImageLanczosScale MPSImageIntegral MPSImageEuclideanDistanceTransform "
+     "MPSImageTranspose MPSImageStatisticsMeanAndVariance", _FILTER, ""),
+    ("MPSImageDivide", "MPSBinaryImageKernel", ""),
+    ("MPSImageReduceRowSum", "MPSImageReduceUnary", ""),
+    ("MPSImageThresholdBinary", _FILTER,
+     "thresholdValue:Float maximumValue:Float linearGrayColorTransform:Colours"),
+    ("MPSImageThresholdToZero", _FILTER, "thresholdValue:Float linearGrayColorTransform:Colours"),
+    ("MPSImageConversion", _FILTER, "srcAlpha:Alpha destAlpha:Alpha backgroundColor:None conversionInfo:None"),
+    ("MPSImageHistogram", "CountingFilter", "histogramInfo:Bins"),
+    ("MPSImageHistogramEqualization", "EqualizingFilter", "histogramInfo:Bins"),
+    ("MPSImageHistogramSpecification", "SpecifyingFilter", "histogramInfo:Bins"),
     ("MPSMatrixMultiplication", "MatrixProduct",
      "transposeLeft:Bool transposeRight:Bool resultRows:Int resultColumns:Int interiorColumns:Int alpha:Double "
      "beta:Double"),
@@ -148,6 +168,11 @@ _TYPES: Mapping[str, tuple[str, str]] = {
     "Loss": ("MPSCNNLossDescriptor", "{0}.entry"),
     "Boxes": ("MPSCNNYOLOLossDescriptor", "{0}.entry"),
     "State": ("MPSCNNConvolutionGradientStateNode?", "Entry?.none"),
+    "Window": ("UnsafePointer<Float>", "listed({0}, kernelWidth * kernelHeight)"),
+    "Colours": ("UnsafePointer<Float>", "listed({0}, 3)"),
+    "Alpha": ("MPSAlphaType", "Int({0}.rawValue)"),
+    "Bins": ("UnsafePointer<MPSImageHistogramInfo>", "{0}.pointee.entry"),
+    "None": ("UnsafePointer<Float>?", "Entry?.none"),
     "Floats": ("UnsafePointer<Float>",
                "array([count], Array(UnsafeBufferPointer(start: {0}, count: count)))"),
 }  # fmt: skip
@@ -158,7 +183,8 @@ def _classes() -> Iterator[str]:
     yield "import Foundation\nimport Metal\n"
     for names, base, form in KERNELS:
         for name in names.split():
-            yield _class(name, base, _initializer("device: MTLDevice", form, ""))
+            forms = [_initializer("device: MTLDevice", each, "") for each in form.split("|")]
+            yield _class(name, base, "".join(forms))
     for names, forms in _NODES:
         made = "".join(map(_of_images, forms.split("|")))
         for name in names.split():
@@ -193,8 +219,9 @@ def _initializer(first: str, form: str, behind: str) -> str:
 def built(folder: Path) -> Path:
     """The recorder compiled over the stubs."""
     (folder / "Classes.swift").write_text("".join(_classes()))
-    for module, more in (("Metal", ()), ("MetalPerformanceShaders", ("Classes.swift",))):
-        shutil.copy(STUBS / f"{module}.swift", folder)
+    for stub in STUBS.glob("*.swift"):
+        shutil.copy(stub, folder)
+    for module, more in (("Metal", ()), ("MetalPerformanceShaders", ("ImageFilters.swift", "Classes.swift"))):
         _compile(folder, "-emit-module", "-emit-library", "-static", "-module-name", module, "-parse-as-library",
                  "-wmo", "-suppress-warnings", "-swift-version", "5", "-I", ".", f"{module}.swift", *more,
                  "-o", f"lib{module}.a")  # fmt: skip

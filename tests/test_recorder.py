@@ -44,7 +44,10 @@ def test_its_answers_are_those_of_openmps(recording: Path) -> None:
     assert asked == LIST.cases.keys()
     for name in asked:
         ours = answer_of(LIST.cases[name], device)
-        assert _plain(golden.answers[name]) == _plain(ours), name
+        if "refused" in ours:  # the stubs end the process, as the framework does
+            assert golden.answers[name]["aborted"], name
+        else:
+            assert _plain(golden.answers[name]) == _plain(ours), name
         assert verdict(LIST, name, ours, golden.answers[name]) is Verdict.AGREES, name
 
 

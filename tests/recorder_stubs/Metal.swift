@@ -24,6 +24,8 @@ public protocol MTLBuffer: AnyObject {
   func contents() -> UnsafeMutableRawPointer
 }
 
+public protocol MTLTexture: AnyObject {}
+
 public struct MTLOrigin {
   public var x: Int, y: Int, z: Int
   public init(x: Int, y: Int, z: Int) { (self.x, self.y, self.z) = (x, y, z) }

@@ -15,7 +15,9 @@ func asked(_ entry: Entry) -> Entry {
   while true {
     if let found = FileManager.default.contents(atPath: name + ".response") {
       try? FileManager.default.removeItem(atPath: name + ".response")
-      return try! JSONSerialization.jsonObject(with: found) as! Entry
+      let values = try! JSONSerialization.jsonObject(with: found) as! Entry
+      if values["refused"] != nil { abort() }  // as the framework ends a process that misuses it
+      return values
     }
     usleep(1000)
   }
@@ -39,7 +41,10 @@ func whole(_ value: Any?) -> [Int] { (value as! [Any]).map { ($0 as! NSNumber).i
 
 // --- structs, enumerations --------------------------------------------------------------------------------------------
 
-public struct MPSOffset { public var x: Int, y: Int, z: Int }
+public struct MPSOffset {
+  public var x: Int, y: Int, z: Int
+  public init(x: Int, y: Int, z: Int) { (self.x, self.y, self.z) = (x, y, z) }
+}
 
 public struct MPSImageCoordinate {
   public var x: Int, y: Int, channel: Int

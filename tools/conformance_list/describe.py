@@ -177,6 +177,11 @@ _STRUCTS: Mapping[type, Any] = {
     mps.MPSImageCoordinate: lambda given, _: {"coordinate": [given.x, given.y, given.channel]},
     mps.MTLRegion: _region,
     mps.MTLSize: lambda given, _: {"size": [given.width, given.height, given.depth]},
+    mps.MPSOffset: lambda given, _: {"offset": [given.x, given.y, given.z]},
+    mps.MPSImageHistogramInfo: lambda given, _: {
+        "histogram": [given.number_of_histogram_entries, given.histogram_for_alpha,
+                      [*given.min_pixel_value], [*given.max_pixel_value]]
+    },
     mps.MPSRegion: lambda given, _: {
         "part": [given.origin.x, given.origin.y, given.size.width, given.size.height]
     },

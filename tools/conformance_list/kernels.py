@@ -32,6 +32,7 @@ FAMILIES = {
     "resampling": ("MPSCNNUpsampling", "MPSNNResize", "MPSNNCropAndResize", "MPSNNGridSample"),
     "random numbers": ("MPSMatrixRandom",),
     "padding policy": ("MPSNNDefaultPadding",),
+    "image filters": ("MPSImage",),
 }  # fmt: skip
 """Rows of the page, by how classes begin."""
 _PARAMETERS = {

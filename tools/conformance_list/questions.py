@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 import openmps as mps
+from conformance_list import filters
 from conformance_list.describe import DEVICE, described, listed
 from conformance_list.kernels import family_of
 from conformance_list.nodes import FLOAT32
-from openmps.convention.filters import FILTERS
 
 Loss, Reduction, Method = mps.MPSCNNLossType, mps.MPSCNNReductionType, mps.MPSNNPaddingMethod
 CLAMP = mps.MPSImageEdgeMode.CLAMP
@@ -31,7 +31,7 @@ APART = {
     "optimizer_steps": "optimizers", "batch_divisor": "batches", "upsampling_origin": "a destination that is filled",
     "state_resource_size": "states by themselves", "short_row_bytes": "a descriptor by itself",
     "matrix_sum_bias": "the list has no sums of matrices",
-    **{row.name: "the list has no image filters" for row in FILTERS},
+    **filters.APART,
 }  # fmt: skip
 """Questions that the list does not ask, by the names of conventions: what that would take."""
 
@@ -298,7 +298,7 @@ def _graphs() -> Iterator[tuple[str, str, Entry]]:
 
 def question_cases() -> Iterator[Entry]:
     """Named after conventions and what is asked."""
-    for part in (_precision, _losses, _kernels, _policies, _graphs):
+    for part in (_precision, _losses, _kernels, _policies, _graphs, filters.filter_questions):
         for convention, what, entry in part():
             family = family_of(entry["classes"][0])
             yield {"name": f"question: {convention}: {what}", "family": family, "questions": [convention], **entry}

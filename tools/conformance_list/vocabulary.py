@@ -10,7 +10,9 @@ ENTRY: Mapping[str, str] = {
     "kind": "`kernel`: encode one kernel; `graph`: encode a graph of inference; `training`: encode the training graph "
     "of the last node, an MPSCNNLossNode, over a batch; `object`: make something and read its properties; "
     "`matrices`: encode a kernel over Float32 matrices, its sources, that writes into another; `random`: fill a "
-    "matrix; `spacing`: the bytes from row to row that are advised for each of `columns`",
+    "matrix; `spacing`: the bytes from row to row that are advised for each of `columns`; `filter`: encode an image "
+    "filter over its sources into an image of the size `destination`, or the fit of a guided filter, or the `counts` "
+    "of a histogram",
     "classes": "the classes that are asked; an answer says which have answered",
     "questions": "conventions that the answer settles",
     "compare": "`shape`: the numbers are drawn by a generator that is not documented",
@@ -18,6 +20,8 @@ ENTRY: Mapping[str, str] = {
     "sources": "arrays, as images in the order of the encode's arguments, Float32 unless a `format` stands with one",
     "destination": "[width, height, feature channels] of an image that is given; without it the kernel's policy sizes "
     "the result, and the default allocator of MPSImage makes it",
+    "counts": "[channels, bins] of a histogram that is read instead of an image",
+    "histograms": "arrays of counts, of which a filter makes its table first: the source's, and the one desired",
     "labels": "an array: labels of a loss",
     "labelWeights": "an array: its weights",
     "lossImageSize": "[width, height, feature channels]: labels are MPSCNNLossLabels with such a loss image, and not "
@@ -31,7 +35,7 @@ ENTRY: Mapping[str, str] = {
     "initial": "an array: what stands in that matrix before, instead of zeros",
     "dataType": "that of a row's elements",
     "columns": "numbers of columns",
-    "read": "`result`, `gradients`, `loss`, `matrix`: arrays; `gradientForWeights`, `gradientForBiases`, "
+    "read": "`result`, `gradients`, `loss`, `matrix`, `counts`: arrays; `gradientForWeights`, `gradientForBiases`, "
     "`gradientForGamma`, `gradientForBeta`: of the state, in training a list of what data sources are shown in the "
     "CPU's style, in the order of nodes; `size`: [width, height, feature channels]; `pixelFormat`: Metal's; "
     "`sourceOrder`: which source each handle of the graph is; `sourceStateCount`; `rowBytes`",
@@ -51,6 +55,8 @@ VALUES: Mapping[str, str] = {
     "size": "MTLSize: [width, height, depth]",
     "origin": "MTLOrigin: [x, y, z]",
     "region": "MTLRegion: [x, y, z, width, height, depth]; -1 stands for all bits",
+    "offset": "MPSOffset: [x, y, z]",
+    "histogram": "MPSImageHistogramInfo: [bins, whether alpha has some, least and largest number of each channel]",
     "part": "MPSRegion in parts of the image: [x, y, width, height]",
     "uniform": "a distribution of random numbers: [minimum, maximum]",
     "normal": "a distribution of random numbers: [mean, standard deviation]",

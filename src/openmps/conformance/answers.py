@@ -10,6 +10,7 @@ import numpy as np
 import openmps.names as names
 from openmps.conformance.arrays import array_of, written
 from openmps.conformance.cases import Case
+from openmps.conformance.filters import filter_answer
 from openmps.conformance.graphs import graph_answer
 from openmps.conformance.kernels import KernelRun, shown
 from openmps.conformance.objects import Maker, attribute
@@ -79,5 +80,5 @@ def _spacing(_: Maker, entry: Mapping[str, Any]) -> tuple[Answer, list[Any]]:
 _KINDS: Mapping[str, Callable[[Maker, Mapping[str, Any]], tuple[Answer, list[Any]]]] = {
     "kernel": _kernel, "graph": lambda maker, entry: graph_answer(maker, entry), "object": _object,
     "training": lambda maker, entry: training_answer(maker, entry), "matrices": _matrices, "random": _random,
-    "spacing": _spacing,
+    "spacing": _spacing, "filter": lambda maker, entry: filter_answer(maker, entry),
 }  # fmt: skip

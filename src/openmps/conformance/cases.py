@@ -19,7 +19,8 @@ class Case(NamedTuple):
     family: str
     """The row of the page that it counts in."""
     kind: str
-    """How its entry is read: ``kernel``, ``graph``, ``training``, ``object``, ``matrices``, ``random``, ``spacing``."""
+    """How its entry is read: ``kernel``, ``graph``, ``training``, ``object``, ``matrices``, ``random``, ``spacing``,
+    ``filter``."""
     entry: Mapping[str, Any]
     """All that the list says of it."""
 

@@ -44,7 +44,7 @@ class KernelRun:
         options: dict[str, Any] = {}
         needs_state = bool(self._entry.get("gradients"))
         if "destination" in self._entry:
-            given = _empty(self._maker.device, self._entry["destination"])
+            given = empty(self._maker.device, self._entry["destination"])
             options["destination_image"] = given
             if needs_state:
                 options["destination_state"] = self.kernel.result_state(*sources, destination_image=given)
@@ -127,7 +127,8 @@ def shown(value: Any) -> Any:
     return int(value)
 
 
-def _empty(device: names.MTLDevice, size: Sequence[int]) -> names.MPSImage:
+def empty(device: names.MTLDevice, size: Sequence[int]) -> names.MPSImage:
+    """An image of Float32 zeros, [width, height, channels]."""
     width, height, channels = size
     form = names.MPSImageFeatureChannelFormat.FLOAT32
     return names.MPSImage(device, names.MPSImageDescriptor(form, width, height, channels))

@@ -29,6 +29,11 @@ class Maker:
         made.destination_image_allocator = names.MPSImage.default_allocator()
         return made if self.noted is None else made.noting(self.noted)
 
+    def filter(self, given: Given) -> Any:
+        """An image filter, which makes no images; it notes as kernels do."""
+        made = self.object(given)
+        return made if self.noted is None else made.noting(self.noted)
+
     def value(self, given: Any) -> Any:
         """What stands in a case for an argument or a property: a number, or a mapping whose names say what."""
         if isinstance(given, list):
@@ -106,6 +111,15 @@ def _part(_: Maker, given: Given) -> Any:
     return names.MPSRegion(names.MPSOrigin(x, y, 0.0), names.MPSSize(width, height, 1.0))
 
 
+def _histogram(_: Maker, given: Given) -> Any:
+    count, for_alpha, least, most = given["histogram"]
+    return names.MPSImageHistogramInfo(count, for_alpha, tuple(least), tuple(most))
+
+
+def _offset(_: Maker, given: Given) -> Any:
+    return names.MPSOffset(*given["offset"])
+
+
 _FORMS: Mapping[str, Callable[[Maker, Given], Any]] = {
     "class": Maker.object,
     "padding": Maker.padding,
@@ -116,6 +130,8 @@ _FORMS: Mapping[str, Callable[[Maker, Given], Any]] = {
     "origin": lambda _, given: names.MTLOrigin(*given["origin"]),
     "size": lambda _, given: names.MTLSize(*given["size"]),
     "part": _part,
+    "histogram": _histogram,
+    "offset": _offset,
     "uniform": _distribution,
     "normal": _distribution,
     "shape": lambda _, given: array_of(given),
