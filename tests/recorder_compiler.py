@@ -278,3 +278,12 @@ def recorded(program: Path, cases: Path, folder: Path) -> subprocess.CompletedPr
     finally:
         answering.ends = True
         answering.join()
+
+
+def plain(given: Any) -> Any:
+    """Numbers as float64: one recorder writes 1, another 1.0."""
+    if isinstance(given, dict):
+        return {name: plain(each) for name, each in given.items()}
+    if isinstance(given, list):
+        return [plain(each) for each in given]
+    return float(given) if isinstance(given, int | float) else given

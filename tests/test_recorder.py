@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ import openmps as mps
 from openmps.conformance.answers import answer_of
 from openmps.conformance.cases import CASES_FILE, cases
 from openmps.conformance.goldens import Verdict, load_recording, verdict
-from recorder_compiler import RECORDER, built, recorded
+from recorder_compiler import RECORDER, built, plain, recorded
 from swift_compiler import require_compiler
 
 LIST = cases()
@@ -47,7 +46,7 @@ def test_its_answers_are_those_of_openmps(recording: Path) -> None:
         if "refused" in ours:  # the stubs end the process, as the framework does
             assert golden.answers[name]["aborted"], name
         else:
-            assert _plain(golden.answers[name]) == _plain(ours), name
+            assert plain(golden.answers[name]) == plain(ours), name
         assert verdict(LIST, name, ours, golden.answers[name]) is Verdict.AGREES, name
 
 
@@ -56,15 +55,6 @@ def test_words_that_it_does_not_know_are_counted(recording: Path) -> None:
     assert golden.answers["another class"] == {"unsupported": "the class MPSCNNNothing"}
     assert golden.answers["another kind"] == {"unsupported": "the kind movie"}
     assert golden.machine["unsupported"] == len(UNKNOWN)
-
-
-def _plain(given: Any) -> Any:
-    """Numbers as float64: the one writes 1, the other 1.0."""
-    if isinstance(given, dict):
-        return {name: _plain(each) for name, each in given.items()}
-    if isinstance(given, list):
-        return [_plain(each) for each in given]
-    return float(given) if isinstance(given, int | float) else given
 
 
 def test_planted_faults_are_seen(recording: Path) -> None:

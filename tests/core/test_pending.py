@@ -411,15 +411,19 @@ class Curious:
         return self.inner.update(command_buffer, gradient_state, source_state)
 
 
-def test_gradients_in_the_update_of_a_data_source(queue: MTLCommandQueue) -> None:
-    given = Curious()
-    x = mps.MPSNNImageNode()
-    layer = mps.MPSCNNConvolutionNode(x, given)
+def trained(device: mps.MTLDevice, given: Any, *, is_needed: bool) -> mps.MPSNNGraph:
+    """The training graph of one convolution."""
+    layer = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), given)
     layer.training_style = mps.MPSNNTrainingStyle.UPDATE_DEVICE_GPU
     kind = mps.MPSCNNLossType.MEAN_SQUARED_ERROR
     loss = mps.MPSCNNLossNode(layer.result_image, mps.MPSCNNLossDescriptor(kind, mps.MPSCNNReductionType.SUM))
     end = loss.training_graph(mps.MPSNNInitialGradientNode(loss.result_image).result_image, None)
-    graph = mps.MPSNNGraph(queue.device, result_image=end[0].result_image, result_image_is_needed=False)
+    return mps.MPSNNGraph(device, result_image=end[0].result_image, result_image_is_needed=is_needed)
+
+
+def test_gradients_in_the_update_of_a_data_source(queue: MTLCommandQueue) -> None:
+    given = Curious()
+    graph = trained(queue.device, given, is_needed=False)
     command_buffer = mps.MPSCommandBuffer(queue)
     batch = mps.MPSImageBatch.from_numpy(queue.device, np.stack([X, X]))
     labels = mps.MPSCNNLossLabels.batch(queue.device, np.zeros((2, 2, 1, 2), np.float32))
@@ -433,13 +437,7 @@ def test_gradients_in_the_update_of_a_data_source(queue: MTLCommandQueue) -> Non
 def test_a_step_that_is_dropped(queue: MTLCommandQueue) -> None:
     """Its loss is not there; weights and accumulators are what they were, and can be saved."""
     given = source()
-    x = mps.MPSNNImageNode()
-    layer = mps.MPSCNNConvolutionNode(x, given)
-    layer.training_style = mps.MPSNNTrainingStyle.UPDATE_DEVICE_GPU
-    kind = mps.MPSCNNLossType.MEAN_SQUARED_ERROR
-    loss = mps.MPSCNNLossNode(layer.result_image, mps.MPSCNNLossDescriptor(kind, mps.MPSCNNReductionType.SUM))
-    end = loss.training_graph(mps.MPSNNInitialGradientNode(loss.result_image).result_image, None)
-    graph = mps.MPSNNGraph(queue.device, result_image=end[0].result_image, result_image_is_needed=True)
+    graph = trained(queue.device, given, is_needed=True)
     batch = mps.MPSImageBatch.from_numpy(queue.device, np.stack([X, X]))
     labels = mps.MPSCNNLossLabels.batch(queue.device, np.zeros((2, 2, 1, 2), np.float32))
 

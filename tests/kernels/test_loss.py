@@ -35,20 +35,13 @@ from openmps.types import (
 )
 from oracles import loss as oracle
 from replay_twin import replayer_of, replaying_queue
-from samples.loss import labels_for
+from samples.loss import described, labels_for
 
 CPU = mtl_device("cpu")
 Type, Reduction = MPSCNNLossType, MPSCNNReductionType
 HWC = MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS
 CHW = MPSDataLayout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH
 TYPES = [kind for kind in Type if kind.name != "COUNT"]
-
-
-def _descriptor(kind: Type, reduction: Reduction, **parameters: Any) -> MPSCNNLossDescriptor:
-    descriptor = MPSCNNLossDescriptor(kind, reduction)
-    for name, value in parameters.items():
-        setattr(descriptor, name, value)
-    return descriptor
 
 
 def _size(values: np.ndarray) -> MTLSize:
@@ -100,7 +93,7 @@ def _evaluate(
 )
 def test_golden_softmax_cross_entropy(smoothing, value, slopes, device: torch.device) -> None:
     bench = Bench.on(device)
-    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, label_smoothing=smoothing, number_of_classes=3)
+    descriptor = described(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, label_smoothing=smoothing, number_of_classes=3)
     y, t = np.array([1, 2, 3.0]).reshape(1, 3, 1, 1), np.array([0, 0, 1.0]).reshape(1, 3, 1, 1)
     losses, gradient = _evaluate(bench, descriptor, y, _labels(bench, t))
     assert_digits(losses, value, 6)
@@ -126,9 +119,7 @@ FORMULAS = [
 def test_golden_formulas(name, kind, y, t, values, slopes, device: torch.device) -> None:
     bench = Bench.on(device)
     predictions, given = (np.asarray(each, np.float64).reshape(1, -1, 1, 1) for each in (y, t))
-    losses, gradient = _evaluate(
-        bench, _descriptor(kind, Reduction.NONE), predictions, _labels(bench, given, whole=True)
-    )
+    losses, gradient = _evaluate(bench, described(kind, Reduction.NONE), predictions, _labels(bench, given, whole=True))
     assert_digits(losses, [float(v) for v in values], 5)
     assert_digits(gradient, [float(v) for v in slopes], 5)
 
@@ -137,7 +128,7 @@ def test_golden_cosine_distance(device: torch.device) -> None:
     """Over the whole image, here of two pixels, not over the channels of each."""
     bench = Bench.on(device)
     y, t = np.array([1.0, 2.0]).reshape(1, 1, 1, 2), np.array([3.0, 4.0]).reshape(1, 1, 1, 2)
-    losses, gradient = _evaluate(bench, _descriptor(Type.COSINE_DISTANCE, Reduction.SUM), y, _labels(bench, t))
+    losses, gradient = _evaluate(bench, described(Type.COSINE_DISTANCE, Reduction.SUM), y, _labels(bench, t))
     assert losses.ravel().tolist() == [1 - 11]
     assert gradient.ravel().tolist() == [-3, -4]
 
@@ -145,13 +136,13 @@ def test_golden_cosine_distance(device: torch.device) -> None:
 def test_golden_smoothing_without_classes(device: torch.device) -> None:
     """`number_of_classes` is 1 unless it is set: each label gains e, not e / C."""
     bench = Bench.on(device)
-    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, label_smoothing=0.1)
+    descriptor = described(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, label_smoothing=0.1)
     assert descriptor.number_of_classes == 1
     y, t = np.array([1, 2, 3.0]).reshape(1, 3, 1, 1), np.array([0, 0, 1.0]).reshape(1, 3, 1, 1)
     losses, gradient = _evaluate(bench, descriptor, y, _labels(bench, t))
     assert_digits(losses, 0.1 * 2.407606 + 0.1 * 1.407606 + 0.407606, 5)
     assert_digits(gradient, [0.090031 - 0.1, 0.244728 - 0.1, 0.665241 - 1.0], 5)
-    descriptor = _descriptor(Type.SIGMOID_CROSS_ENTROPY, Reduction.SUM, label_smoothing=0.1)
+    descriptor = described(Type.SIGMOID_CROSS_ENTROPY, Reduction.SUM, label_smoothing=0.1)
     assert_digits(_evaluate(bench, descriptor, np.zeros((1, 1, 1, 1)), _labels(bench, t[:, 2:]))[1], 0.5 - 0.95, 6)
 
 
@@ -171,7 +162,7 @@ def test_golden_divisors(kind, reduction, across: bool, expected: list[float], d
     bench = Bench.on(device)
     t = np.zeros((2, 3, 2, 2))
     t[:, 1, 0, 1] = 1.0 if kind is Type.SOFT_MAX_CROSS_ENTROPY else 2.0
-    descriptor = _descriptor(kind, reduction, reduce_across_batch=across)
+    descriptor = described(kind, reduction, reduce_across_batch=across)
     losses, gradient = _evaluate(bench, descriptor, np.zeros(t.shape), _labels(bench, t))
     assert_digits(losses, expected, 5)
     slope = 1 / 3 - 1 if kind is Type.SOFT_MAX_CROSS_ENTROPY else -4
@@ -189,7 +180,7 @@ def test_golden_weights(device: torch.device) -> None:
         (weights, Reduction.SUM_BY_NON_ZERO_WEIGHTS, (2 * 1 + 4 * 25) / 2, [4, 0, 40]),
         (0 * weights, Reduction.SUM_BY_NON_ZERO_WEIGHTS, 0, [0, 0, 0]),
     ):
-        descriptor = _descriptor(Type.MEAN_SQUARED_ERROR, reduction, weight=0.5)
+        descriptor = described(Type.MEAN_SQUARED_ERROR, reduction, weight=0.5)
         losses, gradient = _evaluate(bench, descriptor, y, _labels(bench, t, given))
         assert (losses.item(), gradient.ravel().tolist()) == (value, slopes)
 
@@ -216,7 +207,7 @@ def test_every_loss_and_reduction(kind, reduction, weighted, device: torch.devic
     if weighted:
         weights = rng.integers(0, 3, size=shape).astype(np.float64)
         weights[1] = 0.0
-    descriptor = _descriptor(kind, reduction, weight=0.75, delta=0.5, epsilon=1e-3)
+    descriptor = described(kind, reduction, weight=0.75, delta=0.5, epsilon=1e-3)
     labels = _labels(bench, t, weights, whole=reduction is Reduction.NONE)
     losses, gradient = _evaluate(bench, descriptor, y, labels)
     parameters = oracle.Parameters(int(kind), int(reduction), weight=0.75, delta=0.5, epsilon=1e-3)
@@ -233,7 +224,7 @@ def test_reduced_across_the_batch(kind, reduction, device: torch.device, rng: np
     shape = (3, 4, 2, 2)
     y, t = _predictions(kind, shape, rng), labels_for(kind, shape)
     weights = rng.integers(0, 3, size=shape).astype(np.float64)
-    descriptor = _descriptor(kind, reduction, reduce_across_batch=True)
+    descriptor = described(kind, reduction, reduce_across_batch=True)
     losses, gradient = _evaluate(bench, descriptor, y, _labels(bench, t, weights))
     parameters = oracle.Parameters(int(kind), int(reduction), reduce_across_batch=True)
     values, slopes = oracle.loss(y, t, weights, parameters)
@@ -248,7 +239,7 @@ def test_the_reduction_does_not_scale_the_gradient(device: torch.device, rng: np
     bench = Bench.on(device)
     y, t = rng.normal(size=(1, 3, 2, 2)), rng.normal(size=(1, 3, 2, 2))
     found = [
-        _evaluate(bench, _descriptor(Type.MEAN_SQUARED_ERROR, reduction), y, _labels(bench, t))[1]
+        _evaluate(bench, described(Type.MEAN_SQUARED_ERROR, reduction), y, _labels(bench, t))[1]
         for reduction in (Reduction.SUM, Reduction.MEAN)
     ]
     np.testing.assert_array_equal(*found)
@@ -316,7 +307,7 @@ def test_more_label_channels_than_predictions(device: torch.device, rng: np.rand
     y = rng.normal(size=(2, 10, 1, 1)).astype(np.float32).astype(np.float64)
     t = np.zeros((2, 12, 1, 1))
     t[0, 3], t[1, 9], t[:, 10:] = 1, 1, np.nan
-    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, weight=0.5)
+    descriptor = described(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, weight=0.5)
     losses, gradient = _evaluate(bench, descriptor, y, _labels(bench, t))
     values, slopes = oracle.loss(y, t[:, :10], None, oracle.Parameters(2, int(Reduction.SUM), weight=0.5))
     assert_close(losses, values, 1e-5)
@@ -332,7 +323,7 @@ def test_a_label_that_the_predictions_have_no_channel_for(kind: Type, device: to
     """Class 2 of predictions of two channels has no loss: that is refused, not 0."""
     bench, y, t = Bench.on(device), np.full((3, 2, 1, 2), 0.5), np.zeros((3, 4, 1, 2))
     t[:, 0], t[1, 0, 0, 1], t[1, 2, 0, 1] = 1, 0, 1
-    descriptor = _descriptor(kind, Reduction.SUM)
+    descriptor = described(kind, Reduction.SUM)
     rule = (
         r"labels must label the 2 channel.* got a label in channel 2 of image 1, pixel \(1, 0\)\. Give the predictions"
     )
@@ -351,7 +342,7 @@ def test_a_label_that_the_predictions_have_no_channel_for(kind: Type, device: to
 def test_class_numbers_in_the_place_of_labels(device: torch.device) -> None:
     """The way to one-hot labels is said wherever class numbers may have been meant."""
     bench, classes = Bench.on(device), np.array([2, 0])
-    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM)
+    descriptor = described(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM)
     y, how = np.zeros((2, 3, 1, 1)), r"one-hot.*numpy\.eye\(classes, dtype='float32'\)\[numbers\]"
     for given in (classes, torch.from_numpy(classes), classes.reshape(2, 1, 1)):
         with pytest.raises(MPSArgumentError, match=how):
@@ -378,7 +369,7 @@ def test_labels_from_images(device: torch.device, rng: np.random.Generator) -> N
     labels = MPSCNNLossLabels(bench.device, labels_image=image, weights_image=weights)
     assert labels.labels_image() is image
     assert labels.weights_image() is weights
-    descriptor = _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM)
+    descriptor = described(Type.MEAN_SQUARED_ERROR, Reduction.SUM)
     losses, _ = _evaluate(bench, descriptor, y, [labels])
     assert_close(losses.item(), 2 * ((y - t) ** 2).sum(), 1e-5)
 
@@ -388,7 +379,7 @@ def test_labels_of_a_whole_batch(device: torch.device, rng: np.random.Generator)
     bench = Bench.on(device)
     y, t = rng.normal(size=(3, 4, 2, 2)), rng.normal(size=(3, 4, 2, 2))
     weights = rng.uniform(size=t.shape)
-    descriptor = _descriptor(Type.HUBER, Reduction.MEAN)
+    descriptor = described(Type.HUBER, Reduction.MEAN)
     pixels, factors = t.transpose(0, 2, 3, 1), weights.transpose(0, 2, 3, 1)
     batch = MPSCNNLossLabels.batch(bench.device, pixels, weights=factors)
     expected = _evaluate(bench, descriptor, y, _labels(bench, t, weights))
@@ -420,7 +411,7 @@ def test_labels_can_be_used_again(device: torch.device) -> None:
     bench = Bench.on(device)
     t = np.zeros((2, 3, 1, 1))
     labels = _labels(bench, t)
-    descriptor = _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM)
+    descriptor = described(Type.MEAN_SQUARED_ERROR, Reduction.SUM)
     for value in (1.0, 2.0):
         losses, _ = _evaluate(bench, descriptor, np.full((2, 3, 1, 1), value), labels)
         assert losses.ravel().tolist() == [3 * value**2] * 2
@@ -430,7 +421,7 @@ def test_offset_and_clip_rect(device: torch.device, rng: np.random.Generator) ->
     """Labels have the size of the clip rectangle; the gradient lands in it."""
     bench = Bench.on(device)
     y, t = rng.normal(size=(1, 2, 4, 5)), rng.normal(size=(1, 2, 2, 3))
-    kernel = MPSCNNLoss(bench.device, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    kernel = MPSCNNLoss(bench.device, described(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
     kernel.offset = MPSOffset(1, 2, 0)
     kernel.clip_rect = MTLRegion(MTLOrigin(2, 0, 0), MTLSize(3, 2, 1))
     destination = bench.filled((1, 2, 3, 6), -7.0)
@@ -446,7 +437,7 @@ def test_offset_and_clip_rect(device: torch.device, rng: np.random.Generator) ->
 
 
 def test_properties() -> None:
-    descriptor = _descriptor(
+    descriptor = described(
         Type.HUBER,
         Reduction.MEAN,
         weight=2.0,
@@ -472,7 +463,7 @@ def test_properties() -> None:
 
 def _refused(labels: Any, error: type[Exception], message: str, descriptor: Any = None, images: int = 1) -> None:
     bench = Bench(CPU)
-    kernel = MPSCNNLoss(CPU, descriptor or _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    kernel = MPSCNNLoss(CPU, descriptor or described(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
     kernel.label = "l"
     with pytest.raises(error, match=f"^MPSCNNLoss 'l': {message}"):
         kernel.encode_batch(bench.command_buffer(), bench.batch(np.zeros((images, 3, 2, 2))), labels)
@@ -492,14 +483,14 @@ def test_wrong_labels() -> None:
     _refused(fewer, MPSArgumentError, r"labels\[0\] must be 2x2 with at least 3 channels")
     whole = _labels(bench, np.zeros((1, 3, 2, 2)), whole=True)
     _refused(whole, MPSArgumentError, r"labels\[0\].loss_image\(\) must be \(1, 1, 1\)")
-    unreduced = _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.NONE)
+    unreduced = described(Type.MEAN_SQUARED_ERROR, Reduction.NONE)
     _refused(good[:1], MPSArgumentError, r"labels\[0\].loss_image\(\) must be \(2, 2, 3\)", unreduced)
     some = [*_labels(bench, np.zeros((1, 3, 2, 2)), np.zeros((1, 3, 2, 2))), good[0]]
     _refused(some, MPSArgumentError, "labels must all have weights, or none", images=2)
     from openmps.core.state.state import MPSState
 
     _refused([MPSState(CPU, buffer_size=4)], MPSTypeError, r"labels\[0\] must be an MPSCNNLossLabels, got MPSState")
-    cosine = _descriptor(Type.COSINE_DISTANCE, Reduction.SUM)
+    cosine = described(Type.COSINE_DISTANCE, Reduction.SUM)
     _refused(some[:1], MPSArgumentError, r"labels\[0\] must have no weights", cosine)
 
 
@@ -509,9 +500,9 @@ def test_wrong_descriptors() -> None:
     with pytest.raises(MPSArgumentError, match="^MPSCNNLossDescriptor: type and reduction_type must be framework"):
         MPSCNNLossDescriptor(77)  # type: ignore[arg-type]
     with pytest.raises(MPSArgumentError, match="^MPSCNNLossDescriptor: reduction_type must be SUM"):
-        MPSCNNLoss(CPU, _descriptor(Type.COSINE_DISTANCE, Reduction.MEAN))
+        MPSCNNLoss(CPU, described(Type.COSINE_DISTANCE, Reduction.MEAN))
     with pytest.raises(MPSArgumentError, match="^MPSCNNLossDescriptor: number_of_classes must be at least 1"):
-        MPSCNNLoss(CPU, _descriptor(Type.LOG, Reduction.MEAN, number_of_classes=0))
+        MPSCNNLoss(CPU, described(Type.LOG, Reduction.MEAN, number_of_classes=0))
 
 
 @pytest.mark.parametrize(
@@ -564,7 +555,7 @@ def test_softmax_cross_entropy_reads_float16_as_it_is_stored(
     t = np.eye(8)[rng.integers(0, 8, (3, 2, 5))].transpose(0, 3, 1, 2)
     weights = rng.random(t.shape) if weighting == "one a label" else None
     factor = 0.3 if weighting == "one number" else 1.0
-    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.MEAN, weight=factor, label_smoothing=0.1)
+    descriptor = described(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.MEAN, weight=factor, label_smoothing=0.1)
     kernel = MPSCNNLoss(bench.device, descriptor)
     keep_results(kernel)
     found = []
@@ -589,7 +580,7 @@ def test_labels_are_no_part_of_what_is_planned(device: torch.device, rng: np.ran
     """Encodes with other labels of the same shape find the plan of the first one; with weights there is another."""
     bench = Bench.on(device)
     y = rng.random((2, 3, 1, 1))
-    kernel = MPSCNNLoss(bench.device, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    kernel = MPSCNNLoss(bench.device, described(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
     source, destination = bench.batch(y), bench.batch(y)
     planned = []
     for weights in (None, None, y, y):
@@ -603,7 +594,7 @@ def test_a_label_without_a_channel_in_a_replay(device: torch.device) -> None:
     """A GPU's capture cannot refuse: the loss of the image is NaN, those of the others are right."""
     bench = Bench.on(device)
     bench.queue = replaying_queue(device)
-    loss = MPSCNNLoss(bench.device, _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM))
+    loss = MPSCNNLoss(bench.device, described(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM))
     keep_results(loss)
     source = bench.batch(np.zeros((3, 2, 1, 1)))
     classes = [(0, 1, 0), (1, 1, 0), (0, 0, 1), (1, 0, 1), (0, 2, 1), (1, 1, 1)]

@@ -26,19 +26,12 @@ from openmps.runtime.devices import mtl_device
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MTLOrigin, MTLRegion, MTLSize
 from oracles import loss as oracle
 from replay_twin import assert_same
-from samples.loss import labels_for
+from samples.loss import described, labels_for
 
 CPU = mtl_device("cpu")
 Type, Reduction = MPSCNNLossType, MPSCNNReductionType
 TYPES = [kind for kind in Type if kind.name != "COUNT"]
 REDUCTIONS = [reduction for reduction in Reduction if reduction.name != "COUNT"]
-
-
-def _descriptor(kind: Type, reduction: Reduction, **parameters: Any) -> MPSCNNLossDescriptor:
-    descriptor = MPSCNNLossDescriptor(kind, reduction)
-    for name, value in parameters.items():
-        setattr(descriptor, name, value)
-    return descriptor
 
 
 def _predictions(kind: Type, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -78,7 +71,7 @@ def _kernels(bench: Bench, descriptor: MPSCNNLossDescriptor) -> tuple[MPSNNForwa
 )
 def test_golden_softmax_cross_entropy(smoothing, value, slopes, device: torch.device) -> None:
     bench = Bench.on(device)
-    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, label_smoothing=smoothing, number_of_classes=3)
+    descriptor = described(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, label_smoothing=smoothing, number_of_classes=3)
     y, t = np.array([1, 2, 3.0]).reshape(1, 3, 1, 1), np.array([0, 0, 1.0]).reshape(1, 3, 1, 1)
     losses, gradient = _pass(bench, *_kernels(bench, descriptor), y, t)
     assert_digits(losses, value, 6)
@@ -90,7 +83,7 @@ def test_golden_the_reduction_does_not_divide_the_gradient(reduction: Reduction,
     """2 (y - t) from an initial gradient of 1; the loss itself is divided."""
     bench = Bench.on(device)
     y, t = np.array([3.0, 5.0]).reshape(1, 1, 1, 2), np.array([1.0, 1.0]).reshape(1, 1, 1, 2)
-    losses, gradient = _pass(bench, *_kernels(bench, _descriptor(Type.MEAN_SQUARED_ERROR, reduction)), y, t)
+    losses, gradient = _pass(bench, *_kernels(bench, described(Type.MEAN_SQUARED_ERROR, reduction)), y, t)
     assert losses.item() == (20 if reduction is Reduction.SUM else 10)
     assert gradient.ravel().tolist() == [4, 8]
 
@@ -107,7 +100,7 @@ def test_every_loss(kind, reduction, weighted, across, device: torch.device, rng
     y, t = _predictions(kind, shape, rng), labels_for(kind, shape)
     weights = rng.integers(0, 3, size=shape).astype(np.float64) if weighted else None
     numbers_ = {"weight": 0.75, "delta": 0.5, "epsilon": 1e-3, "label_smoothing": 0.2, "number_of_classes": 3}
-    descriptor = _descriptor(kind, reduction, reduce_across_batch=across, **numbers_)
+    descriptor = described(kind, reduction, reduce_across_batch=across, **numbers_)
     p = oracle.Parameters(int(kind), int(reduction), reduce_across_batch=across, **numbers_)
     flow = rng.normal(size=shape if reduction is Reduction.NONE else (2, 1, 1, 1))
     expected = oracle.loss(y, t, weights, p)[0]
@@ -124,7 +117,7 @@ def test_together_they_are_the_loss_in_one(kind: Type, device: torch.device, rng
     bench, shape = Bench.on(device), (2, 3, 2, 2)
     y, t = _predictions(kind, shape, rng), labels_for(kind, shape)
     reduction = Reduction.SUM if kind is Type.COSINE_DISTANCE else Reduction.MEAN
-    descriptor = _descriptor(kind, reduction, weight=0.5, label_smoothing=0.1, number_of_classes=3)
+    descriptor = described(kind, reduction, weight=0.5, label_smoothing=0.1, number_of_classes=3)
     losses, gradient = _pass(bench, *_kernels(bench, descriptor), y, t)
     whole = MPSCNNLoss(bench.device, descriptor)
     keep_results(whole)
@@ -140,7 +133,7 @@ def test_a_sum_of_losses_by_the_chain_rule(device: torch.device, rng: np.random.
     """f = 2 L1 + 3 L2 of the same predictions, from an initial gradient of f with itself."""
     bench, shape = Bench.on(device), (2, 3, 2, 2)
     y, t = rng.normal(size=shape), rng.normal(size=shape)
-    pairs = [_kernels(bench, _descriptor(kind, Reduction.SUM)) for kind in (Type.MEAN_SQUARED_ERROR, Type.HUBER)]
+    pairs = [_kernels(bench, described(kind, Reduction.SUM)) for kind in (Type.MEAN_SQUARED_ERROR, Type.HUBER)]
     add = MPSCNNAdd(bench.device)
     add.primary_scale, add.secondary_scale = 2.0, 3.0
     command_buffer = bench.command_buffer()
@@ -168,7 +161,7 @@ def test_finite_differences_of_the_kernels(reduction, device: torch.device, rng:
     bench, shape = Bench.on(device), (2, 3, 2, 2)
     y, t = rng.normal(size=shape), rng.normal(size=shape)
     weights = rng.uniform(0.5, 2.0, size=shape)
-    descriptor = _descriptor(Type.MEAN_SQUARED_ERROR, reduction)
+    descriptor = described(Type.MEAN_SQUARED_ERROR, reduction)
     flow = rng.normal(size=shape if reduction is Reduction.NONE else (2, 1, 1, 1))
     direction = rng.normal(size=shape)
     for of_labels in (False, True):
@@ -187,7 +180,7 @@ def test_more_label_channels_than_predictions(device: torch.device, rng: np.rand
     padding = np.full((2, 4, 2, 2), np.nan)
     weights = np.ones((2, 3, 2, 2))
     wide = [np.concatenate([values, padding], axis=1) for values in (t, weights)]
-    forward, gradient = _kernels(bench, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    forward, gradient = _kernels(bench, described(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
     forward.source_feature_channel_offset, forward.source_feature_channel_max_count = 4, 3
     gradient.secondary_source_feature_channel_offset, gradient.secondary_source_feature_channel_max_count = 4, 3
     losses, found = _pass(bench, forward, gradient, np.concatenate([padding, y], axis=1), *wide)
@@ -198,7 +191,7 @@ def test_more_label_channels_than_predictions(device: torch.device, rng: np.rand
 def test_labels_in_half_precision(device: torch.device, rng: np.random.Generator) -> None:
     bench = Bench.on(device)
     y, t = rng.normal(size=(1, 3, 2, 2)), rng.integers(0, 9, size=(1, 3, 2, 2)).astype(np.float64)
-    forward = MPSNNForwardLoss(bench.device, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    forward = MPSNNForwardLoss(bench.device, described(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
     keep_results(forward)
     command_buffer = bench.command_buffer()
     losses = forward.encode_batch(command_buffer, bench.batch(y), bench.batch(t, FLOAT16))
@@ -218,7 +211,7 @@ def test_properties(device: torch.device) -> None:
     bench = Bench.on(device)
     values = {"weight": 2.0, "label_smoothing": 0.1, "epsilon": 0.5, "delta": 3.0}
     fixed = {"number_of_classes": 4, "reduce_across_batch": True}
-    descriptor = _descriptor(Type.HUBER, Reduction.MEAN, **values, **fixed)
+    descriptor = described(Type.HUBER, Reduction.MEAN, **values, **fixed)
     for kernel in _kernels(bench, descriptor):
         assert (kernel.loss_type, kernel.reduction_type) == (Type.HUBER, Reduction.MEAN)
         assert {name: getattr(kernel, name) for name in (*values, *fixed)} == {**values, **fixed}
@@ -260,7 +253,7 @@ def test_adjusted_values_travel_in_the_state(kind, name, value, device: torch.de
     y, t = _predictions(kind, shape, rng), labels_for(kind, shape)
     plain = oracle.Parameters(int(kind), int(Reduction.SUM))
     adjusted = dataclasses.replace(plain, **{name: value})
-    forward, gradient = _kernels(bench, _descriptor(kind, Reduction.SUM))
+    forward, gradient = _kernels(bench, described(kind, Reduction.SUM))
     setattr(forward, name, value)
     losses, found = _pass(bench, forward, gradient, y, t)
     assert_close(losses, oracle.loss(y, t, None, adjusted)[0], 1e-5)
@@ -280,7 +273,7 @@ def test_adjusted_values_travel_in_the_state(kind, name, value, device: torch.de
 def test_states_made_before_the_encode(temporary: bool, device: torch.device) -> None:
     bench = Bench.on(device)
     y, t = np.full((2, 3, 1, 1), 2.0), np.zeros((2, 3, 1, 1))
-    forward, gradient = _kernels(bench, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    forward, gradient = _kernels(bench, described(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
     keep_results(gradient)
     forward.weight = 0.5
     command_buffer = bench.command_buffer()
@@ -309,7 +302,7 @@ def test_single_images(device: torch.device, rng: np.random.Generator) -> None:
     """An addition to the framework: image objects, also with several images in them."""
     bench = Bench.on(device)
     y, t, weights = rng.normal(size=(3, 2, 3, 2, 2))
-    forward, gradient = _kernels(bench, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM, weight=7.0))
+    forward, gradient = _kernels(bench, described(Type.MEAN_SQUARED_ERROR, Reduction.SUM, weight=7.0))
     keep_results(forward)
     keep_results(gradient)
     command_buffer = bench.command_buffer()
@@ -330,7 +323,7 @@ def test_reads_of_temporary_images(device: torch.device) -> None:
     bench = Bench.on(device)
     command_buffer = bench.command_buffer()
     y, t, weights = (temporary_copy(command_buffer, bench.batch(np.ones((2, 3, 2, 2)))) for _ in range(3))
-    forward, gradient = _kernels(bench, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    forward, gradient = _kernels(bench, described(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
     for images in (y, t):
         for image in images:
             image.read_count = 2
@@ -381,7 +374,7 @@ def test_initial_gradient(device: torch.device, rng: np.random.Generator) -> Non
 def test_larger_destinations_are_written_in_part(device: torch.device, rng: np.random.Generator) -> None:
     bench = Bench.on(device)
     y, t = rng.normal(size=(1, 3, 2, 2)), rng.normal(size=(1, 3, 2, 2))
-    forward, gradient = _kernels(bench, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    forward, gradient = _kernels(bench, described(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
     into = [bench.batch(np.full((1, 4, 3, 3), -7.0)) for _ in range(2)]
     command_buffer = bench.command_buffer()
     forward.encode_batch(command_buffer, bench.batch(y), bench.batch(t), destination_images=into[0])
@@ -396,7 +389,7 @@ def test_larger_destinations_are_written_in_part(device: torch.device, rng: np.r
 
 def test_formats_of_results(device: torch.device) -> None:
     bench = Bench.on(device)
-    forward, gradient = _kernels(bench, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    forward, gradient = _kernels(bench, described(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
     command_buffer = bench.command_buffer()
     y = bench.batch(np.zeros((1, 3, 1, 1)), FLOAT16)
     losses = forward.encode_batch(command_buffer, y, y)

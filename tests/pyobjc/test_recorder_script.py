@@ -17,6 +17,7 @@ import pytest
 import openmps as mps
 from openmps.conformance.answers import answer_of
 from openmps.conformance.cases import CASES_FILE, cases
+from recorder_compiler import plain
 
 SCRIPT = Path(__file__).resolve().parents[2] / "recorder" / "record.py"
 LIST = cases()
@@ -58,7 +59,7 @@ def test_its_answers_are_those_of_openmps(record: Any, device: Any) -> None:
             continue
         asked |= words
         found = record.answer(case.entry, device)
-        assert _plain(found) == _plain(answer_of(case, native)), name
+        assert plain(found) == plain(answer_of(case, native)), name
         json.dumps(found, allow_nan=False)
 
 
@@ -78,15 +79,6 @@ def _words(given: Any, place: tuple[Any, ...]) -> Iterator[Any]:
             yield from _words(each, place)
     else:
         yield *place, given if isinstance(given, str | bool) else type(given)
-
-
-def _plain(given: Any) -> Any:
-    """Numbers as float64: the one writes 1, the other 1.0."""
-    if isinstance(given, dict):
-        return {name: _plain(each) for name, each in given.items()}
-    if isinstance(given, list):
-        return [_plain(each) for each in given]
-    return float(given) if isinstance(given, int | float) else given
 
 
 @pytest.mark.parametrize(

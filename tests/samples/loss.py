@@ -22,6 +22,11 @@ _LOSS_DOMAINS = {
 }
 
 
+def described(kind: MPSCNNLossType, reduction: MPSCNNReductionType, **parameters: Any) -> kernels.MPSCNNLossDescriptor:
+    """A descriptor with these of its properties."""
+    return configured(kernels.MPSCNNLossDescriptor(kind, reduction), parameters)
+
+
 def labels_for(kind: MPSCNNLossType, shape: tuple[int, ...]) -> Array:
     """Labels that suit a loss."""
     random = np.random.default_rng(int(kind) + sum(shape))

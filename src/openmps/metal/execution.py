@@ -18,7 +18,7 @@ from weakref import ref
 import torch
 
 from openmps.errors import MTLExecutionError
-from openmps.metal.explanation import Content, Passage, WorkOutcome, contents_of
+from openmps.metal.explanation import Content, Passage, WorkOutcome
 from openmps.metal.pending import mark_unwritten, mark_written_by, unreadable, unwritten
 from openmps.metal.thread_modes import ThreadModes
 from openmps.types import MTLCommandBufferStatus as Status
@@ -250,10 +250,14 @@ class Execution:
         finally:
             modes.give_back()
 
+    def _contents(self) -> list[Content]:
+        """What is kept of works when they have run: nothing that they hold alive."""
+        return [(label, getattr(work, "function", None)) for label, work in tuple(self.works)]
+
     def _run_all(self) -> None:
         label = "(start)"
         try:
-            self.contents = contents_of(tuple(self.works))
+            self.contents = self._contents()
             if unwritten:
                 found = unreadable(self.works)
                 if found is not None:
@@ -335,7 +339,7 @@ class Execution:
 
     def give_up(self, rule: str, remedy: str) -> None:
         """Drop the works of a record that will never be launched; `finish` still calls the completed handlers."""
-        self.contents, skipped = contents_of(tuple(self.works)), len(self.works)
+        self.contents, skipped = self._contents(), len(self.works)
         self._keep("its turn", rule, None, remedy)
         self._skip_the_rest(skipped)
         self.launched = True
@@ -347,7 +351,7 @@ class Execution:
         """
         if self.finished.is_set():
             return
-        self.contents, self._skipped = contents_of(tuple(self.works)), len(self.works)
+        self.contents, self._skipped = self._contents(), len(self.works)
         rule = "stayed with the process that committed it, of which this one is a fork"
         self._keep("its work", rule, None, "Wait for it before the fork, or encode it again here")
         self.status, self._owner, self.launched = Status.ERROR, None, True
@@ -357,7 +361,7 @@ class Execution:
     def told(self) -> tuple[list[Content], list[Passage]]:
         """What is kept of the works, and what became of them."""
         if not self.launched:
-            contents = self.contents or contents_of(tuple(self.works))
+            contents = self.contents or self._contents()
             return contents, [Passage(len(contents), WorkOutcome.PENDING, "")]
         left = len(self.contents) - self._skipped
         known = _first(self.passages, left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -106,11 +106,6 @@ class Passage(NamedTuple):
     reason: str
     fused: frozenset[int] = frozenset()
     """Of works that were captured together, those whose results are never made, by their places among functions."""
-
-
-def contents_of(works: Iterable[tuple[str, Callable[[], None]]]) -> list[Content]:
-    """What is kept of works when they have run: nothing that they hold alive."""
-    return [(label, getattr(work, "function", None)) for label, work in works]
 
 
 def explained(device: str, contents: Sequence[Content], passages: Sequence[Passage]) -> CommandBufferExplanation:

@@ -72,12 +72,8 @@ class MPSCNNSpatialNormalizationGradientNode(_SquareWindow, MPSNNGradientFilterN
         self._set_size(kernel_size)
 
 
-class MPSCNNLocalContrastNormalizationNode(_SquareWindow, MPSCNNNormalizationNode):
-    """Local contrast normalization (MPSNNGraphNodes.h, macOS 10.13); see `MPSCNNLocalContrastNormalization`.
-
-    `alpha` is 1 here, other than in the kernel. ``kernel_size`` is a square window, 5 unless given: the header does not
-    say.
-    """
+class _Contrast:
+    """What local contrast normalization and its gradient alike are told."""
 
     beta: float = 0.5
     """Exponent of the divisor. Default 0.5."""
@@ -90,12 +86,20 @@ class MPSCNNLocalContrastNormalizationNode(_SquareWindow, MPSCNNNormalizationNod
     p0: float = 1.0
     """How much of the mean is taken off. Default 1."""
 
+
+class MPSCNNLocalContrastNormalizationNode(_SquareWindow, _Contrast, MPSCNNNormalizationNode):
+    """Local contrast normalization (MPSNNGraphNodes.h, macOS 10.13); see `MPSCNNLocalContrastNormalization`.
+
+    `alpha` is 1 here, other than in the kernel. ``kernel_size`` is a square window, 5 unless given: the header does not
+    say.
+    """
+
     def __init__(self, source: MPSNNImageNode, kernel_size: int = _SIZE) -> None:
         super().__init__(source)
         self._set_size(kernel_size)
 
 
-class MPSCNNLocalContrastNormalizationGradientNode(MPSNNGradientFilterNode):
+class MPSCNNLocalContrastNormalizationGradientNode(_Contrast, MPSNNGradientFilterNode):
     """The gradient of local contrast normalization (MPSNNGraphNodes.h, macOS 10.13.4).
 
     Its kernel takes the parameters of the forward encode.
@@ -103,16 +107,6 @@ class MPSCNNLocalContrastNormalizationGradientNode(MPSNNGradientFilterNode):
 
     alpha: float = 0.0
     """Factor of the variance. Default 0; that of the forward node, if that made this one."""
-    beta: float = 0.5
-    """Exponent of the divisor. Default 0.5."""
-    delta: float = 2.0**-10
-    """Added to the variance. Default 1/1024."""
-    p0: float = 1.0
-    """How much of the mean is taken off. Default 1."""
-    pm: float = 0.0
-    """Added to the result. Default 0."""
-    ps: float = 1.0
-    """Factor of the result. Default 1."""
 
     def __init__(
         self,
