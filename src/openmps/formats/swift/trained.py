@@ -104,21 +104,10 @@ class Trained:
         self, label: str | None, variable: str, descriptor: str, weights: NDArray[np.float32], biases: bytes
     ) -> None:
         """The data source of a convolution that is trained."""
-        text = self._text
         self._use("convolution", "convolutionGradientState: gradientState,\n      convolutionSourceState: sourceState")
-        file = text.file(label or variable, weights.astype("<f4").tobytes() + biases)
-        self.variables.append(variable)
-        text.call(
-            f"let {variable} = try {text.model}TrainedWeights",
-            {
-                "device": "device",
-                "label": "nil" if label is None else string(label),
-                "file": text.path(file),
-                "weightCount": whole(weights.size),
-                "biasCount": whole(len(biases) // 4),
-                "descriptor": descriptor,
-            },
-        )
+        counts = {"weightCount": whole(weights.size), "biasCount": whole(len(biases) // 4)}
+        content = weights.astype("<f4").tobytes() + biases
+        self._make("TrainedWeights", label, variable, content, {**counts, "descriptor": descriptor})
 
     def normalization(
         self,
@@ -130,21 +119,17 @@ class Trained:
         source: Any,
     ) -> None:
         """The data source of a batch normalization that is trained."""
-        text = self._text
         self._use("normalization", "batchNormalizationState: batchNormalizationState")
-        file = text.file(label or variable, content)
+        numbers = {"epsilon": float32(epsilon), "momentum": float32(getattr(source, "momentum", _MOMENTUM))}
+        self._make("TrainedNormalization", label, variable, content, {"channels": whole(rows[0].size), **numbers})
+
+    def _make(self, kind: str, label: str | None, variable: str, content: bytes, arguments: Mapping[str, str]) -> None:
+        """A data source over a file with this content."""
+        text = self._text
+        file = text.path(text.file(label or variable, content))
         self.variables.append(variable)
-        text.call(
-            f"let {variable} = try {text.model}TrainedNormalization",
-            {
-                "device": "device",
-                "label": "nil" if label is None else string(label),
-                "file": text.path(file),
-                "channels": whole(rows[0].size),
-                "epsilon": float32(epsilon),
-                "momentum": float32(getattr(source, "momentum", _MOMENTUM)),
-            },
-        )
+        given = {"device": "device", "label": "nil" if label is None else string(label), "file": file, **arguments}
+        text.call(f"let {variable} = try {text.model}{kind}", given)
 
     def _use(self, what: str, states: str) -> None:
         """The class of a data source with its updates, and what they need."""
