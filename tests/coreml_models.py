@@ -122,6 +122,16 @@ def _set(message: Any, path: Sequence[str], value: Any) -> None:
         setattr(message, last, value)
 
 
+def pipeline(models: Sequence[Any], source: Any, outputs: Sequence[str], kind: str = "pipeline") -> Any:
+    """Models one behind the other, the inputs of the first, and what the pipeline says that it gives."""
+    made = require_protos("tests").model.Model(specificationVersion=7)
+    made.description.input.extend(source.description.input)
+    for name in outputs:
+        made.description.output.add(name=name)
+    (made.pipeline if kind == "pipeline" else getattr(made, kind).pipeline).models.extend(models)
+    return made
+
+
 def borders(*sides: tuple[int, int]) -> Callable[[Any], None]:
     """What puts starts and ends of edges into a message."""
 

@@ -18,6 +18,8 @@ from torch.nn import functional
 
 FOLDER = Path(__file__).parent / "formats" / "coreml_packages"
 RESULTS = FOLDER / "results.npz"
+SEQUENCES = FOLDER / "sequences.npz"
+"""Sequences and what recurrent layers make of them."""
 PACKAGES = ("plain", "half", "palette_4", "palette_1", "linear", "blocks", "sparse", "image", "mobile", "unet")
 """Each is packed in a file of its own."""
 SIZE = 16
@@ -76,11 +78,11 @@ class UNet(nn.Module):
         return torch.sigmoid(self.last(torch.cat([self.up(low), skip], 1)))
 
 
-def packed(name: str, folder: Path) -> Path:
+def packed(name: str, folder: Path, suffix: str = "mlpackage") -> Path:
     """The package of a name, unpacked into a folder."""
     with zipfile.ZipFile(FOLDER / f"{name}.zip") as file:
         file.extractall(folder)
-    return folder / f"{name}.mlpackage"
+    return folder / f"{name}.{suffix}"
 
 
 # --- making them ------------------------------------------------------------------------------------------------------
@@ -182,5 +184,133 @@ def make() -> None:
     shutil.rmtree(scratch)
 
 
+# --- recurrent layers -------------------------------------------------------------------------------------------------
+
+STEPS, ROWS, INPUTS, UNITS = 5, 2, 3, 4
+GATES = {"lstm": "ifoz", "gru": "zro", "simple": "h"}
+"""Core ML's gates, in the order in which its builder takes them."""
+
+
+class Sequence(nn.Module):
+    """A layer in both directions, one behind it, and a dense layer of every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.one = nn.LSTM(INPUTS, UNITS, bidirectional=True), nn.LSTM(2 * UNITS, UNITS)
+        self.dense = nn.Linear(UNITS, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dense(self.one(self.both(x)[0])[0])
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def stepped(kind: str, x: np.ndarray, w: dict[str, Any], r: dict[str, Any], b: dict[str, Any], p: Any) -> np.ndarray:
+    """A layer step by step, as Core ML's descriptions of its messages have it; weights by gates."""
+    y = c = np.zeros((x.shape[1], UNITS))
+    found = []
+    for step in x:
+        a = {gate: step @ w[gate].T + b[gate] + (y @ r[gate].T if gate + kind != "ogru" else 0) for gate in w}
+        if kind == "lstm":
+            kept, taken = _sigmoid(a["f"] + p["f"] * c), _sigmoid(a["i"] + p["i"] * c)
+            c = kept * c + taken * np.tanh(a["z"])
+            y = _sigmoid(a["o"] + p["o"] * c) * np.tanh(c)
+        elif kind == "gru":
+            z = _sigmoid(a["z"])
+            y = (1 - z) * np.tanh(a["o"] + (y * _sigmoid(a["r"])) @ r["o"].T) + z * y
+        else:
+            y = 2 * np.tanh(0.5 * a["h"])
+        found.append(y)
+    return np.stack(found)
+
+
+def make_recurrent() -> None:
+    """Make the packages and files of recurrent layers."""
+    import coremltools as ct
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.models.datatypes import Array
+    from coremltools.models.neural_network import NeuralNetworkBuilder
+
+    rng, results, scratch = np.random.default_rng(3), dict[str, np.ndarray](), FOLDER / "scratch"
+    scratch.mkdir(parents=True)
+    x = rng.normal(size=(STEPS, ROWS, INPUTS)).astype(np.float32)
+
+    def numbers(kind: str, *shape: int) -> dict[str, np.ndarray]:
+        return {gate: rng.normal(0, 0.7, shape).astype(np.float32) for gate in GATES[kind]}
+
+    module = _rounded(_made(11, Sequence()))
+    for name, precision in (("sequence", ct.precision.FLOAT32), ("sequence_half", ct.precision.FLOAT16)):
+        traced = torch.jit.trace(module, torch.from_numpy(x))
+        inputs = [ct.TensorType("x", shape=x.shape)]
+        target = ct.target.iOS16
+        _write(
+            name,
+            ct.convert(traced, inputs=inputs, compute_precision=precision, minimum_deployment_target=target),
+            scratch,
+        )
+    with torch.no_grad():
+        results["x"], results["sequence"] = x, module(torch.from_numpy(x)).numpy()
+
+    w, r, b = numbers("gru", UNITS, INPUTS), numbers("gru", UNITS, UNITS), numbers("gru", UNITS)
+
+    @mb.program(input_specs=[mb.TensorSpec(shape=x.shape)])
+    def program(x: Any) -> Any:
+        rows = (np.concatenate([each[gate] for gate in "roz"]) for each in (w, r, b))
+        ih, hh, bias = rows
+        return mb.gru(
+            x=x, initial_h=np.zeros((ROWS, UNITS), np.float32), weight_ih=ih, weight_hh=hh, bias=bias,
+            output_sequence=True, direction="reverse",
+        )[0]  # fmt: skip
+
+    made = ct.convert(program, compute_precision=ct.precision.FLOAT32, minimum_deployment_target=ct.target.iOS16)
+    _write("gru", made, scratch)
+    results["gru"] = stepped("gru", x[::-1], w, r, b, None)[::-1]
+
+    features = [("x", Array(INPUTS))], [("y", None)]
+    builder = NeuralNetworkBuilder(*features, disable_rank5_shape_mapping=False)
+    common = {"hidden_size": UNITS, "output_all": True}
+    parts = [(kind, [numbers(kind, UNITS, size) for size in (INPUTS, UNITS)], numbers(kind, UNITS)) for kind in (
+        "lstm", "lstm", "lstm", "gru", "simple")]  # fmt: skip
+    peepholes = [dict.fromkeys("ifo", 0.0), {gate: rng.normal(size=UNITS).astype(np.float32) for gate in "ifo"}]
+    plain = [[{gate: each[gate] for gate in GATES[kind]} for each in (*pair, row)] for kind, pair, row in parts]
+    listed = [[[*each.values()] for each in row] for row in plain]
+    builder.add_unilstm(
+        "one", listed[0][1], listed[0][0], listed[0][2], input_size=INPUTS, peep=[*peepholes[1].values()],
+        input_names=["x"], output_names=["a"], forget_bias=True, **common,
+    )  # fmt: skip
+    builder.add_bidirlstm(
+        "both", listed[1][1], listed[1][0], listed[1][2], listed[2][1], listed[2][0], listed[2][2],
+        input_size=INPUTS, input_names=["x"], output_names=["b"], **common,
+    )  # fmt: skip
+    builder.add_gru(
+        "gated", listed[3][1], listed[3][0], listed[3][2], input_size=INPUTS, input_names=["x"], output_names=["c"],
+        inner_activation="SIGMOID", reverse_input=True, **common,
+    )  # fmt: skip
+    builder.add_simple_rnn(
+        "simple", listed[4][1][0], listed[4][0][0], listed[4][2][0], input_size=INPUTS, input_names=["x"],
+        output_names=["y"], activation="TANH", **common,
+    )  # fmt: skip
+    function = builder.spec.neuralNetwork.layers[3].simpleRecurrent.activation.scaledTanh
+    function.alpha, function.beta = 2.0, 0.5
+    (scratch / "layers.mlmodel").write_bytes(builder.spec.SerializeToString())
+    with zipfile.ZipFile(FOLDER / "layers.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
+        file.writestr(
+            zipfile.ZipInfo("layers.mlmodel"), (scratch / "layers.mlmodel").read_bytes(), zipfile.ZIP_DEFLATED
+        )
+    ones = {**plain[0][2], "f": plain[0][2]["f"] + 1}
+    results["one"] = stepped("lstm", x, plain[0][0], plain[0][1], ones, peepholes[1])
+    forward, backward = (
+        stepped("lstm", each, *weights, peepholes[0]) for each, weights in ((x, plain[1]), (x[::-1], plain[2]))
+    )
+    results["both"] = np.concatenate([forward, backward[::-1]], -1)
+    results["gated"] = stepped("gru", x[::-1], *plain[3], None)[::-1]
+    results["simple"] = stepped("simple", x, *plain[4], None)
+    np.savez_compressed(SEQUENCES, **results)
+    shutil.rmtree(scratch)
+
+
 if __name__ == "__main__":
     make()
+    make_recurrent()

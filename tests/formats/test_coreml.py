@@ -212,6 +212,13 @@ LAYERS: dict[str, tuple[list[tuple[str, str, dict[str, Any]]], Callable[[torch.T
     ], lambda x: F.interpolate(F.pad(0.5 * (x * _planes(ROW) + float(ROW[0]) + x), (2, 0, 0, 1), mode="replicate")[
         :, :, 1:, :-2], scale_factor=2, mode="bilinear")[:, 1:3].permute(0, 2, 3, 1).reshape(1, 6, 12, 4).permute(
         0, 3, 1, 2)),
+    "layer normalization": ([
+        ("permute", "p", {"axis": [0, 2, 3, 1]}),
+        ("layerNormalization", "w", {"normalizedShape": [4], "gamma": ROW, "beta": POSITIVE, "eps": 0.01}),
+        ("permute", "q", {"axis": [0, 3, 1, 2]}),
+        ("layerNormalization", "i", {"normalizedShape": [4, 6, 6], "eps": 0.5}),
+    ], lambda x: F.layer_norm(F.layer_norm(x.movedim(1, 3), [4], torch.from_numpy(ROW), torch.from_numpy(
+        POSITIVE), 0.01).movedim(3, 1), [4, 6, 6], eps=0.5)),
     "a whole image": ([
         ("split", "h", {"output": ["h0", "h1"]}),
         ("concat", "k", {"input": ["h1", "h0"]}),

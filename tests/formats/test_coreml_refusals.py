@@ -39,7 +39,7 @@ def test_every_operation_that_cannot_be_expressed_is_listed(tmp_path: Path) -> N
     ]  # fmt: skip
     assert caught.value.who == "openmps.formats.coreml"
     why = {each["node"]: each["why"] for each in caught.value.nodes}
-    assert "computes its weights" in why["d"] and "recurrent" in why["g"] and "transposed" in why["h"]
+    assert "computes its weights" in why["d"] and "its weight_ih is missing" in why["g"] and "transposed" in why["h"]
 
 
 def test_layers_that_cannot_be_expressed_are_listed(tmp_path: Path) -> None:

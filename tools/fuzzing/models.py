@@ -21,10 +21,11 @@ from fuzzing.mutations import INTEGERS, SAFETENSORS, Random, Special, changed_js
 from fuzzing.target import Target
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.formats import coreml, mlx
+from openmps.formats.archive import MPSKeyedArchiver
 from openmps.formats.coreml.protos import require_protos
 from openmps.formats.exchange.tensors import load_tensors
 from openmps.formats.mlx.folder import INDEX, WEIGHTS, source_labels
-from openmps.formats.onnx import OnnxModel, network
+from openmps.formats.onnx import OnnxModel, RecurrentLayer, network
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
 from openmps.graph.nodes.node import Handle, MPSNNImageNode
@@ -162,6 +163,19 @@ def _write_layers(folder: Path, *, is_image: bool) -> None:
     saved(made, folder)
 
 
+def _write_pipeline(folder: Path) -> None:
+    """Two neural networks, of which the second takes what the first gives."""
+    from coreml_models import neural, pipeline, saved
+
+    fields = {"outputChannels": 8, "kernelChannels": 3, "kernelSize": [3, 3], "weights": _put_table}
+    pool = {"type": 1, "kernelSize": [2, 2], "stride": [2, 2], "valid__paddingAmounts": None}
+    first = neural([("convolution", "c", fields), ("pooling", "f", pool), ("flatten", "y", {"mode": 0})], (3, 8, 8))
+    dense = {"inputChannels": 72, "outputChannels": 10, "weights": _put_halves, "input": ["y"]}
+    second = neural([("innerProduct", "i", dense), ("softmax", "s", {})], (72,))
+    second.description.input[0].name = "y"
+    saved(pipeline([first, second], first, ["s"]), folder)
+
+
 def _of_coreml() -> tuple[Target, ...]:
     """Where coremltools is installed, which describes the messages; a package of each kind of weights, and files."""
     if importlib.util.find_spec("coremltools") is None:
@@ -173,6 +187,7 @@ def _of_coreml() -> tuple[Target, ...]:
         },
         "layers": partial(_write_layers, is_image=False),
         "layers of an image": partial(_write_layers, is_image=True),
+        "pipeline": _write_pipeline,
     }
     return tuple(
         Target(
@@ -180,6 +195,29 @@ def _of_coreml() -> tuple[Target, ...]:
             knowing=(changed_coreml,), has_checksum=False, use=_run_onnx,
         )
         for name, write in named.items()
+    ) + _of_recurrent()  # fmt: skip
+
+
+def _recurrent(folder: Path) -> list[RecurrentLayer]:
+    path = next((each for each in folder.iterdir() if each.suffix == ".mlpackage"), folder / "layers.mlmodel")
+    return coreml.recurrent_layers(path)
+
+
+def _recurrent_says(layers: list[RecurrentLayer]) -> bytes:
+    """Names, and all that the descriptors are."""
+    return MPSKeyedArchiver.archived_data([[each.name, each.is_reversed, list(each.descriptors)] for each in layers])
+
+
+def _of_recurrent() -> tuple[Target, ...]:
+    """A package and a file of recurrent layers."""
+    return tuple(
+        Target(
+            f"Core ML, {name} of recurrent layers", partial(_write_package, name=file), _recurrent, _recurrent_says,
+            lambda folder, found: _recurrent_says(_recurrent(folder)) == _recurrent_says(found),
+            knowing=(changed_coreml,), has_checksum=False,
+            use=lambda layers: [each.inference(_CPU) for each in layers],
+        )
+        for name, file in (("package", "sequence_half"), ("file", "layers"))
     )  # fmt: skip
 
 

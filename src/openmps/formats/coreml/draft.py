@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,8 +90,30 @@ class Draft:
         return Model(tuple(inputs), ports, self.constants, tuple(self.nodes), OPSET, size)
 
 
+def normalized(
+    draft: Draft, name: str, axes: Sequence[int], rank: int, rows: Mapping[str, Array], epsilon: float
+) -> tuple[str, list[Any]]:
+    """``gamma (x - m) / √(v + ε) + beta``, m and v the mean and variance over some axes: the last operator of it."""
+    step = draft.step
+    mean = step("ReduceMean", [name], axes=[*axes], keepdims=1)
+    centred = step("Sub", [name, mean])
+    variance = step("ReduceMean", [step("Mul", [centred, centred])], axes=[*axes], keepdims=1)
+    found: list[Any] = [centred, step("Sqrt", [step("Add", [variance, epsilon])])]
+    operator = "Div"
+    for key, then in (("gamma", "Mul"), ("beta", "Add")):
+        if key in rows:
+            lengths = iter(rows[key].shape)
+            row = rows[key].reshape([next(lengths) if axis in axes else 1 for axis in range(rank)])
+            found, operator = [step(operator, found), row], then
+    return operator, found
+
+
 def unknown(kind: str) -> NodeError:
     """That there is nothing for an operation or a layer."""
-    layer = any(word in kind.lower() for word in ("lstm", "gru", "rnn", "recurrent"))
     why = "no node of the framework computes it"
-    return NodeError(f"{why}: recurrent layers are no part of a graph" if layer else why, CUT)
+    return NodeError(f"{why}: recurrent layers are no part of a graph" if is_recurrent(kind) else why, CUT)
+
+
+def is_recurrent(kind: str) -> bool:
+    """Whether an operation or a layer is called as recurrent ones are."""
+    return any(word in kind.lower() for word in ("lstm", "gru", "rnn", "recurrent"))

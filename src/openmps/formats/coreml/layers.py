@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from openmps.formats.coreml import recurrent_operations
+from openmps.formats.coreml.draft import normalized
 from openmps.formats.coreml.layer_windows import WINDOWS, Write
 from openmps.formats.onnx.problems import NodeError
 
@@ -192,6 +194,17 @@ def _normalization(layer: Any) -> None:
         layer.becomes("BatchNormalization", [layer.inputs[0], *rows], epsilon=epsilon)
 
 
+def _layer_normalization(layer: Any) -> None:
+    """Over the last axes."""
+    of, rank = layer.params, layer.rank
+    shape = tuple(int(each) for each in of.normalizedShape)
+    if not 0 < len(shape) <= rank:
+        raise NodeError(f"it normalizes over {len(shape)} axes of {rank}")
+    rows = {name: layer.weights(getattr(of, name), shape) for name in ("gamma", "beta") if of.HasField(name)}
+    axes = range(rank - len(shape), rank)
+    layer.becomes(*normalized(layer.draft, layer.inputs[0], axes, rank, rows, float(of.eps) or 1e-5))
+
+
 def _local_response(layer: Any) -> None:
     of = layer.params
     numbers = {"alpha": float(of.alpha), "beta": float(of.beta), "bias": float(of.k)}
@@ -353,6 +366,7 @@ def _flatten_to_2d(layer: Any) -> None:
 
 LAYERS: Mapping[str, Write] = {
     **WINDOWS,
+    **recurrent_operations.LAYERS,
     "activation": _activation,
     "clampedReLU": _clamped,
     "unary": _unary,
@@ -381,6 +395,7 @@ LAYERS: Mapping[str, Write] = {
     "innerProduct": _inner_product,
     "batchedMatmul": _product,
     "batchnorm": _normalization,
+    "layerNormalization": _layer_normalization,
     "lrn": _local_response,
     "l2normalize": _length_one,
     "softmax": lambda layer: layer.becomes("Softmax", layer.inputs, axis=1 if layer.rank == 4 else -1),

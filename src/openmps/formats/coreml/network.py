@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ import numpy as np
 from openmps.checks import whole
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSFileError
+from openmps.formats.coreml.blobs import Blobs
 from openmps.formats.coreml.features import features_of
 from openmps.formats.coreml.neural_networks import read_neural_network
 from openmps.formats.coreml.packages import READER, damaged, read_package
 from openmps.formats.coreml.patterns import without_thresholds
+from openmps.formats.coreml.pipelines import models_of, read_pipeline
 from openmps.formats.coreml.programs import read_program
-from openmps.formats.coreml.protos import require_protos
+from openmps.formats.coreml.protos import Protos, require_protos
+from openmps.formats.coreml.values import Values
 from openmps.formats.onnx.build import Shapes, build
 from openmps.formats.onnx.model import Model, contradiction
 from openmps.formats.onnx.network import OnnxNetwork, checked_sources, network_of
@@ -28,6 +32,7 @@ from openmps.metal.device import MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat
 
 _NEURAL_NETWORKS = ("neuralNetwork", "neuralNetworkClassifier", "neuralNetworkRegressor")
+_NETWORKS = {"mlProgram", *_NEURAL_NETWORKS}
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,9 @@ def network(
 ) -> CoreMLNetwork:
     """The nodes of the model in a package (``.mlpackage``) or in a file (``.mlmodel``).
 
-    ML programs and neural networks are read, with weights of float32 and float16, of palettes and of whole numbers
-    with scales, which become float32. The arguments are those of `openmps.formats.onnx.network`. Nothing in a package
-    is ever run.
+    ML programs and neural networks are read, and pipelines where they are chains of such, with weights of float32 and
+    float16, of palettes and of whole numbers with scales, which become float32. The arguments are those of
+    `openmps.formats.onnx.network`. Nothing in a package is ever run.
 
     Raises:
         MPSFileError: There is no package, it is damaged, or a model of another kind, or it would take too much memory.
@@ -108,23 +113,27 @@ def read(path: str | os.PathLike[str], what: str) -> tuple[Model, dict[str, Any]
     """The model in ONNX's terms, and what a network of Core ML has besides."""
     protos = require_protos(READER)
     package = read_package(path, protos)
-    features = features_of(protos, package.message, what)
-    kind = package.message.WhichOneof("Type")
-    if kind == "mlProgram":
-        model, labels = read_program(protos, package, features, what)
-    elif kind in _NEURAL_NETWORKS:
-        model, labels = read_neural_network(package, kind, features, what)
+    features, values = features_of(protos, package.message, what), Values(protos, Blobs(package.folder), package.size)
+    kind = package.message.WhichOneof("Type") or "neither"
+    if kind.startswith("pipeline"):
+        models = models_of(package.message, kind)
+        kinds = [each.WhichOneof("Type") or "none" for each in models]
+        if not kinds or not {*kinds} <= _NETWORKS:
+            rule, found = "must be networks alone", f"a pipeline of {', '.join(kinds[:8]) or 'nothing'}"
+            remedy = "Save the network of them by itself: model.pipeline.models has it"
+            raise MPSFileError(READER, what, rule, found, remedy)
+        model, labels = read_pipeline(models, features, partial(_read_one, protos, values, what), what)
     else:
-        rule = "must be an ML program or a neural network"
-        raise MPSFileError(READER, what, rule, *_other(package.message, kind or "neither"))
+        model, labels = _read_one(protos, values, what, package.message)
     orders = tuple((name, image.order) for name, image in features.images.items())
     return model, {"class_labels": labels, "image_inputs": orders}
 
 
-def _other(message: Any, kind: str) -> tuple[str, str]:
-    """What a model of another kind is, and what to do: a pipeline is named by its models."""
-    if not kind.startswith("pipeline"):
-        return kind, ""
-    given = message.pipeline if kind == "pipeline" else getattr(message, kind).pipeline
-    kinds = ", ".join(each.WhichOneof("Type") or "none" for each in given.models[:8])
-    return f"a pipeline of {kinds or 'nothing'}", "Save the network of them by itself: model.pipeline.models has it"
+def _read_one(protos: Protos, values: Values, what: str, message: Any) -> tuple[Model, tuple[str, ...]]:
+    """The model of one network's message, and the labels of its classes."""
+    features, kind = features_of(protos, message, what), message.WhichOneof("Type")
+    if kind == "mlProgram":
+        return read_program(message, values, features, what)
+    if kind in _NEURAL_NETWORKS:
+        return read_neural_network(message, kind, features, what)
+    raise MPSFileError(READER, what, "must be an ML program or a neural network", kind or "neither")

@@ -13,7 +13,7 @@ from openmps.formats.coreml.blobs import Array, unpacked
 from openmps.formats.coreml.draft import FLOAT, Draft, unknown
 from openmps.formats.coreml.features import Features, Image, image_input
 from openmps.formats.coreml.layers import LAYERS
-from openmps.formats.coreml.packages import READER, Package
+from openmps.formats.coreml.packages import READER
 from openmps.formats.onnx.model import Model, Tensor
 from openmps.formats.onnx.problems import NodeError
 
@@ -29,19 +29,19 @@ class Layer:
     def __init__(self, draft: Draft, given: Any, kind: str, rank: int, *, is_exact: bool) -> None:
         self.params = getattr(given, kind)
         self.inputs, self.outputs = [str(each) for each in given.input], [str(each) for each in given.output]
-        self.rank, self._draft, self._is_exact = rank, draft, is_exact
+        self.rank, self.draft, self._is_exact = rank, draft, is_exact
 
     def becomes(self, operator: str, inputs: Sequence[Any], **attributes: Any) -> None:
         """The last operator of the layer."""
-        self._draft.add(operator, inputs, self.outputs[0], **attributes)
+        self.draft.add(operator, inputs, self.outputs[0], **attributes)
 
     def several(self, operator: str, inputs: Sequence[Any], **attributes: Any) -> None:
         """An operator with all outputs of the layer."""
-        self._draft.several(operator, inputs, self.outputs, **attributes)
+        self.draft.several(operator, inputs, self.outputs, **attributes)
 
     def step(self, operator: str, inputs: Sequence[Any], **attributes: Any) -> str:
         """An operator before the last; the name of its output."""
-        return self._draft.step(operator, inputs, **attributes)
+        return self.draft.step(operator, inputs, **attributes)
 
     def axis(self, axis: Any) -> int:
         """An axis of N, C, H, W: what is not exact has one more in front."""
@@ -98,8 +98,8 @@ def scaled(given: Any, numbers: Array, axis: int) -> Array:
 class _Network:
     """A neural network on its way to a model."""
 
-    def __init__(self, package: Package, kind: str, what: str) -> None:
-        self._given, self._size, self._what = getattr(package.message, kind), package.size, what
+    def __init__(self, message: Any, kind: str, what: str) -> None:
+        self._given, self._size, self._what = getattr(message, kind), message.ByteSize(), what
         self._is_exact = self._given.arrayInputShapeMapping == _EXACT
         self._ranks: dict[str, int] = {}
         self.draft = Draft()
@@ -181,14 +181,14 @@ class _Network:
         self._ranks.update(dict.fromkeys(layer.outputs, layer.rank))
 
 
-def read_neural_network(package: Package, kind: str, features: Features, what: str) -> tuple[Model, tuple[str, ...]]:
+def read_neural_network(message: Any, kind: str, features: Features, what: str) -> tuple[Model, tuple[str, ...]]:
     """The model of a neural network, and the labels of its classes.
 
     Raises:
         MPSFileError: The file is damaged, or its inputs are no images.
     """
-    network = _Network(package, kind, what)
-    given = getattr(package.message, kind)
+    network = _Network(message, kind, what)
+    given = getattr(message, kind)
     labels: Sequence[Any] = ()
     if features.predicted and hasattr(given, "stringClassLabels"):
         labels = given.stringClassLabels.vector or given.int64ClassLabels.vector

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from openmps.formats.coreml import windows
-from openmps.formats.coreml.draft import FLOAT, HALF, INTEGER
+from openmps.formats.coreml import recurrent_operations, windows
+from openmps.formats.coreml.draft import FLOAT, HALF, INTEGER, normalized
 from openmps.formats.coreml.windows import Write
 from openmps.formats.onnx.problems import NodeError
 
@@ -140,20 +140,12 @@ def _instance(operation: Any) -> None:
 
 
 def _layer_normalization(operation: Any) -> None:
-    """``gamma (x - m) / √(v + ε) + beta``, m and v the mean and variance over some axes."""
-    rank, step = operation.rank, operation.draft.step
+    rank = operation.rank
     axes = [axis % rank for axis in operation.integers("axes", list(range(rank)))]
-    mean = step("ReduceMean", [operation.name()], axes=axes, keepdims=1)
-    centred = step("Sub", [operation.name(), mean])
-    variance = step("ReduceMean", [step("Mul", [centred, centred])], axes=axes, keepdims=1)
-    found = [centred, step("Sqrt", [step("Add", [variance, operation.decimal("epsilon", 1e-5)])])]
-    operator = "Div"
-    for name, then in (("gamma", "Mul"), ("beta", "Add")):
-        if operation.given(name):
-            row, lengths = operation.array(name), iter(operation.array(name).shape)
-            row = row.reshape([next(lengths) if axis in axes else 1 for axis in range(rank)])
-            found, operator = [step(operator, found), row], then
-    operation.becomes(operator, found)
+    rows = {name: operation.array(name) for name in ("gamma", "beta") if operation.given(name)}
+    operation.becomes(
+        *normalized(operation.draft, operation.name(), axes, rank, rows, operation.decimal("epsilon", 1e-5))
+    )
 
 
 def _local_response(operation: Any) -> None:
@@ -306,6 +298,7 @@ def _gather(operation: Any) -> None:
 
 OPERATIONS: Mapping[str, Write] = {
     **windows.OPERATIONS,
+    **recurrent_operations.OPERATIONS,
     "identity": _plain("Identity"),
     "cast": _cast,
     "relu": _plain("Relu"),

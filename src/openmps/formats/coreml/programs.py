@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from openmps.errors import MPSFileError
-from openmps.formats.coreml.blobs import Array, Blobs
+from openmps.formats.coreml.blobs import Array
 from openmps.formats.coreml.draft import FLOAT, HALF, INTEGER, Draft, unknown
 from openmps.formats.coreml.features import Features, image_input
 from openmps.formats.coreml.operations import OPERATIONS
-from openmps.formats.coreml.packages import READER, Package, damaged
-from openmps.formats.coreml.protos import Protos
+from openmps.formats.coreml.packages import READER, damaged
 from openmps.formats.coreml.values import UNPACK, Lengths, Values, shape_of
 from openmps.formats.onnx.model import Model, Tensor
 from openmps.formats.onnx.problems import NodeError
@@ -132,10 +131,9 @@ class Constant(NamedTuple):
 class _Program:
     """A function of an ML program on its way to a model."""
 
-    def __init__(self, protos: Protos, package: Package, what: str) -> None:
-        self._package, self._what = package, what
-        self._blobs = Blobs(package.folder)
-        self._values = Values(protos, self._blobs, package.size)
+    def __init__(self, message: Any, values: Values, what: str) -> None:
+        self._message, self._values, self._what = message, values, what
+        self._before = values.blobs.size
         self.draft = Draft()
         self._words: dict[str, Any] = {}
         """Constants that are no numbers."""
@@ -148,11 +146,11 @@ class _Program:
         for operation in block.operations:
             self._operation(operation)
         kept = [name for name in map(str, block.outputs) if name not in self._words]
-        return self.draft.model(tensors, kept, self._package.size + self._blobs.size)
+        return self.draft.model(tensors, kept, self._message.ByteSize() + self._values.blobs.size - self._before)
 
     def _block(self, name: str) -> tuple[Any, Any]:
         """The block of a function, for the operations that it names, and its inputs."""
-        functions = self._package.message.mlProgram.functions
+        functions = self._message.mlProgram.functions
         if name not in functions:
             raise damaged(self._what, f"it holds no function {name[:80]!r}")
         function = functions[name]
@@ -226,11 +224,11 @@ class _Program:
         self.draft.add("Identity", [operation.name("probabilities")], probabilities)
 
 
-def read_program(protos: Protos, package: Package, features: Features, what: str) -> tuple[Model, tuple[str, ...]]:
-    """The model of an ML program, and the labels of its classes.
+def read_program(message: Any, values: Values, features: Features, what: str) -> tuple[Model, tuple[str, ...]]:
+    """The model of an ML program, and the labels of its classes; ``values`` are those of all programs of a package.
 
     Raises:
         MPSFileError: The package is damaged.
     """
-    program = _Program(protos, package, what)
+    program = _Program(message, values, what)
     return program.model(features), program.labels

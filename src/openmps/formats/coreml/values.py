@@ -33,7 +33,7 @@ class Values:
 
     def __init__(self, protos: Protos, blobs: Blobs, size: int) -> None:
         self._names = {number: name for name, number in protos.program.DataType.items()}
-        self._blobs, self._size, self._made = blobs, size, 0
+        self.blobs, self._size, self._made = blobs, size, 0
 
     def kind(self, tensor: Any) -> str:
         """The name of the type of a tensor's numbers."""
@@ -61,13 +61,13 @@ class Values:
         if value.WhichOneof("value") == "blobFileValue":
             place = value.blobFileValue
             self._take(math.prod(shape) if KINDS[kind][1] < 8 else 0)
-            return self._blobs.array(str(place.fileName), int(place.offset), kind, shape)
+            return self.blobs.array(str(place.fileName), int(place.offset), kind, shape)
         return _immediate(value.immediateValue.tensor, kind, shape, what)
 
     def _take(self, made: int) -> None:
         """Raise `NodeError` where packed weights become more than they can honestly be."""
         self._made += made
-        if self._made > _UNPACKED * (self._size + self._blobs.size):
+        if self._made > _UNPACKED * (self._size + self.blobs.size):
             raise NodeError(f"it and those before it make {self._made:,} bytes of weights that are packed in fewer")
 
     # --- packed weights -----------------------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ class _Build:
         is_known = not node.domain and (node.operator in BUILDERS or node.operator in FOLDS)
         if not is_known:
             where = f", an operator of {node.domain[:40]}" if node.domain else ""
-            raise unknown("" if node.domain else node.operator, _CUT, where)
+            raise unknown("" if node.domain else node.operator, _CUT, where, self._who)
         if node.fault:
             self._invalid += 1
             raise NodeError(f"it is no {node.operator[:40]} of ONNX: {node.fault}", _INVALID)

@@ -79,6 +79,10 @@ def dense_layer(
     weights = _floats("matrix", constants[right])
     if weights.ndim != 2 or not weights.size:
         raise NodeError(f"its matrix has shape {weights.shape}, and not two axes")
+    if more[0] and more[0] not in constants:
+        raise NodeError("its C is no constant", _CONSTANT)
+    if node.operator == "MatMul" and more[0]:  # of Core ML's
+        return DenseLayer(node.title, weights, _biases(constants[more[0]], weights.shape[1], 1.0)), None
     if node.operator == "MatMul":
         result = "".join(node.outputs[:1])
         behind = readers.get(result, ())
@@ -89,8 +93,6 @@ def dense_layer(
     if node.integer("transA", 0):
         raise NodeError("it transposes its first factor, by transA", "Transpose the value before it")
     weights = np.float32(node.decimal("alpha", 1.0)) * (weights.T if node.integer("transB", 0) else weights)
-    if more[0] and more[0] not in constants:
-        raise NodeError("its C is no constant", _CONSTANT)
     biases = _biases(constants[more[0]], weights.shape[1], node.decimal("beta", 1.0)) if more[0] else None
     return DenseLayer(node.title, np.ascontiguousarray(weights), biases), None
 

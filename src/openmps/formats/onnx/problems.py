@@ -26,10 +26,10 @@ NO_OPERATOR = "ONNX has no operator for it", "Save a graph without it"
 """Why a node of the framework cannot be written, and what to do."""
 
 
-def unknown(operator: str, remedy: str, where: str = "") -> NodeError:
+def unknown(operator: str, remedy: str, where: str = "", reader: str = READER) -> NodeError:
     """That no node computes an operator, of ONNX or of PyTorch; recurrent ones are layers by themselves."""
     why, call = f"no node of the framework computes it{where}", RECURRENT.get(operator)
-    return NodeError(why, remedy if call is None else f"It is a layer by itself: openmps.formats.onnx.{call} makes it")
+    return NodeError(why, remedy if call is None else f"It is a layer by itself: {reader}.{call} makes it")
 
 
 RECURRENT = {

@@ -48,11 +48,19 @@ def recurrent_layers(path: str | os.PathLike[str]) -> list[RecurrentLayer]:
         MPSFileError: There is no file, it is no ONNX model or a damaged one, or it has no recurrent layer.
         MPSError: The onnx package is not installed.
     """
-    model = read_model(path)
-    found = _layers(model, path, [node for node in model.nodes if node.operator in ORDERS and not node.domain])
+    return recurrent_layers_in(read_model(path), os.fspath(path), READER, _is_layer)
+
+
+def recurrent_layers_in(model: Model, what: str, who: str, is_layer: Callable[[Node], bool]) -> list[RecurrentLayer]:
+    """The same of a model in a file ``what``, of those nodes that are recurrent layers."""
+    found = _layers(model, what, who, [*filter(is_layer, model.nodes)])
     if not found:
-        raise MPSFileError(READER, os.fspath(path), "must have a recurrent layer: an LSTM, a GRU or an RNN")
+        raise MPSFileError(who, what, "must have a recurrent layer: an LSTM, a GRU or an RNN")
     return [each for each in found if isinstance(each, RecurrentLayer)]
+
+
+def _is_layer(node: Node) -> bool:
+    return node.operator in ORDERS and not node.domain
 
 
 def sequence_layers(path: str | os.PathLike[str]) -> list[RecurrentLayer | DenseLayer]:
@@ -67,20 +75,26 @@ def sequence_layers(path: str | os.PathLike[str]) -> list[RecurrentLayer | Dense
         MPSFileError: There is no file, it is no ONNX model or a damaged one, or it has no such layer.
         MPSError: The onnx package is not installed.
     """
-    model = read_model(path)
-    found = _layers(model, path, [node for node in model.nodes if node.domain or node.operator not in MOVERS])
+    return sequence_layers_in(read_model(path), os.fspath(path), READER)
+
+
+def sequence_layers_in(model: Model, what: str, who: str) -> list[RecurrentLayer | DenseLayer]:
+    """The same of a model in a file ``what``."""
+    found = _layers(model, what, who, [node for node in model.nodes if node.domain or node.operator not in MOVERS])
     if not found:
-        raise MPSFileError(READER, os.fspath(path), "must have a recurrent layer, a MatMul or a Gemm")
+        raise MPSFileError(who, what, "must have a recurrent layer, a MatMul or a Gemm")
     return found
 
 
-def _layers(model: Model, path: str | os.PathLike[str], nodes: Sequence[Node]) -> list[RecurrentLayer | DenseLayer]:
+def _layers(model: Model, what: str, who: str, nodes: Sequence[Node]) -> list[RecurrentLayer | DenseLayer]:
     """What these nodes are; raises what stands in the way of any of them."""
     found, problems, taken = list[RecurrentLayer | DenseLayer](), list[dict[str, str]](), list[Node]()
     constants, readers = constants_of(model), readers_of(model)
     for node in nodes:
         try:
-            if node.operator in ORDERS and not node.domain:
+            if node.refusal is not None:
+                raise node.refusal
+            if _is_layer(node):
                 found.append(_layer(node, constants))
             elif node.operator in PRODUCTS and not node.domain:
                 layer, added = dense_layer(node, constants, readers)
@@ -89,10 +103,10 @@ def _layers(model: Model, path: str | os.PathLike[str], nodes: Sequence[Node]) -
             elif not any(node is each for each in taken):
                 raise NodeError("it is neither a layer of a sequence nor does it only move numbers", _OTHER)
         except NodeError as problem:
-            said = {"node": node.title, "operator": node.operator, "why": problem.why, "remedy": problem.remedy}
-            problems.append(said)
+            operator = node.original or node.operator
+            problems.append({"node": node.title, "operator": operator, "why": problem.why, "remedy": problem.remedy})
     if problems:
-        raise MPSOperatorError(READER, os.fspath(path), problems)
+        raise MPSOperatorError(who, what, problems)
     return found
 
 
