@@ -150,6 +150,20 @@ def training_graph(device: mps.MTLDevice) -> Prepare:
     return prepare
 
 
+def image_filter(device: mps.MTLDevice) -> Prepare:
+    threshold = mps.MPSImageThresholdBinary(device, 0.5, 1.0)
+    x, y = (mps.MPSImage.from_numpy(device, np.ones((SIZE, SIZE, 1), np.uint8)) for _ in range(2))
+    return lambda command_buffer: lambda: threshold.encode(command_buffer, x, y)
+
+
+def inference_graph(device: mps.MTLDevice) -> Prepare:
+    hidden = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), weights()).result_image
+    rectified = mps.MPSCNNNeuronReLUNode(hidden).result_image
+    graph = mps.MPSNNGraph(device, mps.MPSCNNConvolutionNode(rectified, weights()).result_image)
+    x = mps.MPSImage.from_numpy(device, np.ones((SIZE, SIZE, CHANNELS), np.float32))
+    return lambda command_buffer: lambda: graph.encode(command_buffer, [x])
+
+
 ENCODES: dict[str, Callable[[mps.MTLDevice], Prepare]] = {
     "ReLU, destination given": neuron_given,
     "ReLU, destination made": neuron_made,
@@ -163,5 +177,7 @@ ENCODES: dict[str, Callable[[mps.MTLDevice], Prepare]] = {
     "loss with labels": loss,
     "labels of a training step": labels,
     "Adam on the states of a convolution": adam,
+    "image filter, one image": image_filter,
+    "inference graph, one image": inference_graph,
     "training graph of the sample network with updates": training_graph,
 }

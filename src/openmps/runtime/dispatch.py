@@ -39,7 +39,7 @@ class Frame:
         found, inputs = kept.values.copy(), dispatch.inputs
         for index in kept.asked:
             each = inputs[index]
-            found[index] = each.number if isinstance(each, Number) else each.value()
+            found[index] = each.number if type(each) is Number else each.value()
         return found
 
     def apart(self, label: str, dispatch: Dispatch) -> list[tuple[str, Dispatch]]:

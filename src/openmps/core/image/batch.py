@@ -19,11 +19,7 @@ from openmps.core.image.picture import png_of
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
 from openmps.core.image.temporary import MPSTemporaryImage, private_copy
 from openmps.core.image.views import merge
-from openmps.core.lifetime import (
-    check_device,
-    check_is_device,
-    check_is_open,
-)
+from openmps.core.lifetime import TemporaryCounts, check_device, check_is_device, check_is_open
 from openmps.core.numbers import position
 from openmps.core.operand import Operand
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -340,6 +336,15 @@ class BatchTemplate:
         """A new batch."""
         return self.batch_of(Block(self.torch_device, self.shape.channel_format, self.shape.extent))
 
+    def image(self) -> MPSImage:
+        """A new image object that holds all of them."""
+        storage = Storage.of(Block(self.torch_device, self.shape.channel_format, self.shape.extent))
+        return self._seen(MPSImage.member(self.device, self.descriptor, storage))
+
+    def _seen(self, image: MPSImage) -> MPSImage:
+        store(image, "_whole", Stack((image.storage,), self.shape, self.view_key))
+        return image
+
     def holding(self, elements: NDArray[Any]) -> MPSImageBatch:
         """A new batch of elements that are nobody else's, ``[images, height, width, channels]``."""
         block = Block(self.torch_device, self.shape.channel_format, self.shape.extent)
@@ -367,6 +372,12 @@ class TemporaryTemplate(BatchTemplate):
         return MPSImageBatch._all_of(  # pyright: ignore[reportPrivateUsage]
             TemporaryMembers(block, self.descriptor, command_buffer), self
         )
+
+    def image_on(self, command_buffer: CommandBuffer) -> MPSImage:
+        """A new image object that holds all of them; likewise."""
+        storage = Storage.of(Block(self.torch_device, self.shape.channel_format, self.shape.extent))
+        counts = TemporaryCounts(command_buffer, storage.block, 1)
+        return self._seen(MPSTemporaryImage.temporary_member(self.descriptor, storage, command_buffer, counts, 0))
 
 
 @lru_cache(maxsize=512)

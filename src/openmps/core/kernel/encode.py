@@ -319,16 +319,16 @@ class ImageKernel(PlannedKernel):
             return destination, self._plan_with(self._interned_configuration(), shapes, shape, given, is_batch=is_batch)
         sized = self._sized_for(shapes, given, is_batch=is_batch)
         is_custom = sized.is_custom or (states is not None and _size_results(states))
-        if is_batch and sized.images_each == 1 and self._allocator is TEMPORARY and not is_custom:
+        if sized.images_each == 1 and self._allocator is TEMPORARY and not is_custom:
             template = sized.template
             if template is None or template.device is not self._device:
                 count = sized.shape.extent.images
                 template = sized.template = TemporaryTemplate(self._device, descriptor_of(sized), count)
             plan = sized.plan
             if plan is None:
-                plan = self._plan_with(sized.configuration, shapes, template.shape, given, is_batch=True)
+                plan = self._plan_with(sized.configuration, shapes, template.shape, given, is_batch=is_batch)
                 sized.plan = plan
-            return template.on(command_buffer), plan
+            return template.on(command_buffer) if is_batch else template.image_on(command_buffer), plan
         descriptor, configuration = descriptor_of(sized), sized.configuration
         if is_custom:
             descriptor = self._custom(descriptor, _specimens(sources), states.counted() if states is not None else [])

@@ -226,18 +226,20 @@ class Program:
         made = dict(zip(function.outputs, function.run(list(given)), strict=True))
         return dict(zip(function.inputs, given, strict=True)), made
 
-    def batch(self, node: MPSNNImageNode, command_buffer: CommandBuffer, *, is_temporary: bool) -> MPSImageBatch:
-        """A new batch of an image, as the engine's own allocators give it."""
+    def new_images(
+        self, node: MPSNNImageNode, command_buffer: CommandBuffer, *, is_temporary: bool, single: bool
+    ) -> MPSImage | MPSImageBatch:
+        """A new batch of an image, or one image object with all of it, as the engine's own allocators give it."""
         device, descriptor = command_buffer.device, self.descriptors[node]
         if is_temporary:
             temporary = self._temporary.get(node)
             if temporary is None:
                 temporary = self._temporary[node] = TemporaryTemplate(device, descriptor, self.images)
-            return temporary.on(command_buffer)
+            return temporary.image_on(command_buffer) if single else temporary.on(command_buffer)
         ordinary = self._ordinary.get(node)
         if ordinary is None:
             ordinary = self._ordinary[node] = BatchTemplate(device, descriptor, self.images)
-        return ordinary.batch()
+        return ordinary.image() if single else ordinary.batch()
 
     def _part(self, role: Role, name: str) -> tuple[Role, str, int, Stage | None]:
         if role is Role.SOURCE:

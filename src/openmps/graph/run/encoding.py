@@ -40,7 +40,8 @@ _LABELS = (MPSCNNLossLabels, LabelBlocks)
 
 def image_list(who: str, images: object) -> list[MPSImage]:
     """``source_images`` of an encode of single images."""
-    if isinstance(images, MPSImage) or not isinstance(images, Sequence):
+    # A list is told without asking abstract classes, which is slow.
+    if type(images) is not list and (isinstance(images, MPSImage) or not isinstance(images, Sequence)):
         raise MPSTypeError(who, "source_images", "must be a sequence, one image a source", type(images).__name__)
     listed: list[MPSImage] = []
     for index, image in enumerate(images):
@@ -53,7 +54,6 @@ def image_list(who: str, images: object) -> list[MPSImage]:
 
 def batch_list(who: str, batches: object) -> list[MPSImageBatch]:
     """``source_images`` of an encode of batches."""
-    # A list is told without asking abstract classes, which is slow.
     if type(batches) is not list and (
         isinstance(batches, MPSImage | MPSImageBatch) or not isinstance(batches, Sequence)
     ):
@@ -238,8 +238,9 @@ def make_outputs(
     """An image object, or a batch, of the right size for each node; its format is the allocator's affair."""
     made: dict[MPSNNImageNode, Images] = {}
     for node, allocator in allocators.items():
-        if not single and (allocator is ORDINARY or allocator is TEMPORARY):
-            made[node] = program.batch(node, command_buffer, is_temporary=allocator is TEMPORARY)
+        if allocator is ORDINARY or allocator is TEMPORARY:
+            is_temporary = allocator is TEMPORARY
+            made[node] = program.new_images(node, command_buffer, is_temporary=is_temporary, single=single)
             continue
         descriptor = program.descriptors[node]
         made[node] = _allocate(allocator, command_buffer, descriptor, kernel, program.images, single)
