@@ -75,8 +75,9 @@ docs: $(DOCUMENTED)
 docs-serve: $(DOCUMENTED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-# The pages that the suite writes: what it saw of each kernel, and ONNX's node cases. `make pages KERNEL=squares` runs the
-# tests whose names have that word, and adds what they see to what is known of the other kernels.
+# The pages that the suite writes: what it saw of each kernel, and ONNX's node cases; and the curves of trainings, of the
+# numbers that are there. `make pages KERNEL=squares` runs the tests whose names have that word, and adds what they see to
+# what is known of the other kernels.
 KERNEL ?=
 ERRORS := bench/results/kernel_errors.json
 
@@ -86,6 +87,7 @@ pages: setup
 	$(BIN)/python tools/conformance_cases.py
 	$(BIN)/python tools/conformance_page.py
 	$(if $(KERNEL),,PYTHONPATH=tests $(BIN)/python -W ignore -m node_cases.table)
+	$(if $(KERNEL),,$(BIN)/python tools/training_pictures.py)
 
 fuzz: setup
 	$(BIN)/python tools/fuzz_files.py
