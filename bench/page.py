@@ -60,7 +60,7 @@ def page() -> str:
     """The page."""
     parts = [HEAD]
     for device, name in _DEVICES.items():
-        for section in (_training, _threads, _trained, _kernels, _filters, _growth):
+        for section in (_training, _threads, _second_moments, _trained, _kernels, _filters, _growth):
             parts.extend(section(device, name))
     return "\n".join(parts)
 
@@ -137,6 +137,42 @@ def _middle(row: Row, contender: str) -> float:
 def _against(row: Row, peer: str) -> float:
     """How many times as long as ours a peer takes, in the median over the turns."""
     return row["contenders"][peer]["ratio"]
+
+
+_OF_A_TRAINING = {
+    "loss": "loss of the last 20 steps",
+    "accuracy": "accuracy",
+    "first_error": "error of gradients at first",
+    "last_error": "at last",
+}
+_MOMENTS = """`python -m bench.second_moments`: ResNet-50 of {width} channels in its first stage, {steps} steps of
+{batch} images of {side} pixels, from {seeds} seeds. Operations of block ends run one by one, or by second moments as
+`MPSNNGraph.allow_second_moments` says: the mean, the least and the most. The error of gradients is the norm of what
+they differ by from PyTorch's in float64, as a share of these; accuracy is that of images which training has not seen.
+"""
+
+
+def _second_moments(device: str, name: str) -> Iterable[str]:
+    found = _of("second_moments", device)
+    if not found:
+        return
+    seeds = len(next(iter(found[0]["ways"].values())))
+    yield f"## Block ends by second moments, {name}\n"
+    yield _MOMENTS.format(**found[0], seeds=seeds)
+    yield f"| data, images | block ends | {' | '.join(_OF_A_TRAINING.values())} |"
+    yield f"| --- | --- |{' --- |' * len(_OF_A_TRAINING)}"
+    for row in found:
+        title = row["title"]
+        for way, ended in row["ways"].items():
+            cells = (_spread([each[what] for each in ended]) for what in _OF_A_TRAINING)
+            yield f"| {title} | {way} | {' | '.join(cells)} |"
+            title = ""
+    lines = {f"{_where(row)}; {row['threads']} thread(s)" for row in found}
+    yield f"\nMeasured on {', and on '.join(sorted(lines))}.\n"
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.mean(values):.3g} ({min(values):.3g} – {max(values):.3g})"
 
 
 def _kernels(device: str, name: str) -> Iterable[str]:
@@ -217,12 +253,12 @@ def _cell(text: str) -> str:
 
 def _seen(found: Iterable[Row]) -> str:
     """What the rows were measured with."""
-    lines = {
-        f"{row['machine']}; {', '.join(f'{name} {version}' for name, version in row['versions'].items())}; "
-        f"commit {row['commit']}; {_clock(row)}"
-        for row in found
-    }
-    return "Measured on " + ", and on ".join(sorted(lines)) + "."
+    return "Measured on " + ", and on ".join(sorted({f"{_where(row)}; {_clock(row)}" for row in found})) + "."
+
+
+def _where(row: Row) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
+    return f"{row['machine']}; {versions}; commit {row['commit']}"
 
 
 def _clock(row: Row) -> str:

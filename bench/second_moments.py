@@ -43,7 +43,7 @@ _BATCHES = 3
 """Whose gradients are looked at."""
 _STEEP = 2.0**20
 """A learning rate by which the weights that gradient descent leaves are the gradients, but for float32's last bits."""
-WAYS = {"steps": False, "moments": True}
+WAYS = {"one by one": False, "by moments": True}
 Format = mps.MPSImageFeatureChannelFormat
 FORMATS = {"float32": Format.FLOAT32, "float16": Format.FLOAT16}
 
@@ -214,12 +214,13 @@ def _row(options: argparse.Namespace, data: str, channel_format: str) -> None:
         work = Work(device, split, FORMATS[channel_format], options.batch, options.steps, seed)
         for way, by_moments in WAYS.items():
             found[way].append(trained(work, by_moments=by_moments))
-            print(f"{data}, {channel_format}, seed {seed}, {way:8} {found[way][-1]}", flush=True)
+            print(f"{data}, {channel_format}, seed {seed}, {way} {found[way][-1]}", flush=True)
     said = {"data": data, "format": channel_format, "side": SIDE}
     said |= {name: getattr(options, name) for name in ("steps", "width", "batch", "threads")}
     title = f"{data}, {channel_format} images"
     if not options.no_record:
-        record("second_moments", options.device, {"work": f"{data} {channel_format}", "title": title, **said, **found})
+        row = {"work": f"{data} {channel_format}", "title": title, **said, "ways": found}
+        record("second_moments", options.device, row)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,6 +23,8 @@ from openmps.training.network import OptimizerName
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 OF_PROCESSES = {"synchronizes_statistics"}
 """What one process has no use for."""
+BESIDES = {"decay", "callbacks", "second_moments"}
+"""What another schedule, an argument of `train` and a property of graphs ask for."""
 SHOWN_BY = {"schedule": "schedules", "keep": "patience"}
 """Where the picture of an option has another name."""
 
@@ -33,8 +35,8 @@ def _page(name: str) -> str:
 
 def test_every_option_has_a_picture() -> None:
     fields = {field.name for field in dataclasses.fields(TrainingOptions)}
-    own = fields - every_option.OF_ITS_OWN - OF_PROCESSES - {"learning_rate", "augmentation"} | {"decay", "callbacks"}
-    assert {SHOWN_BY.get(name, name) for name in own} <= tool.TITLES.keys()
+    own = fields - every_option.OF_ITS_OWN - OF_PROCESSES - {"learning_rate", "augmentation"}
+    assert {SHOWN_BY.get(name, name) for name in own | BESIDES} <= tool.TITLES.keys()
     compared = {options.get("optimizer", "adam") for options in tool.TRAININGS["optimizer"].runs.values()}
     assert compared == {*get_args(OptimizerName)}
 
@@ -81,6 +83,9 @@ def test_a_curve_goes_through_its_points_and_axes_through_round_numbers() -> Non
     np.testing.assert_allclose(np.diff(places, axis=0), [((430 - 64) / 2, -100)] * 2, atol=0.11)
     words = [each.text for each in tree.iter("{http://www.w3.org/2000/svg}text")]
     assert words == ["0", "2", "4", "6", "8", "10", "1", "10", "100", "x", "y", "one"]
+    counted = line_chart.Chart("x", "y", {"one": [(0, 10), (2, 40)]}, is_scattered=True).svg("points and their sign")
+    assert counted.count("<circle ") == 3
+    assert [f">{at}</text>" in counted for at in (0, 0.5, 1, 1.5, 2)] == [True, False, True, False, True]
 
 
 @pytest.mark.parametrize(

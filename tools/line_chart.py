@@ -31,15 +31,17 @@ class Chart:
     def svg(self, title: str) -> str:
         """The file; ``title`` says what it shows."""
         points = [point for curve in self.curves.values() for point in curve]
+        is_counted = all(float(x).is_integer() for x, _ in points)
         across = _Axis(min(x for x, _ in points), max(x for x, _ in points), LEFT, RIGHT)
+        columns = [at for at in across.ticks() if float(at).is_integer() or not is_counted]
         down = _Axis(min(y for _, y in points), max(y for _, y in points), BOTTOM, TOP, self.is_logarithmic)
         lines = [
             f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' role='img'"
             " font-family='system-ui, sans-serif' font-size='12' fill='#1f2933'>",
             f"<title>{title}</title>",
             "<rect width='100%' height='100%' fill='#ffffff'/>",
-            *(_line(across.place(at), TOP, across.place(at), BOTTOM) for at in across.ticks()),
-            *(_text(across.place(at), BOTTOM + 16, f"{at:g}", "middle") for at in across.ticks()),
+            *(_line(across.place(at), TOP, across.place(at), BOTTOM) for at in columns),
+            *(_text(across.place(at), BOTTOM + 16, f"{at:g}", "middle") for at in columns),
             *(_line(LEFT, down.place(at), RIGHT, down.place(at)) for at in down.ticks()),
             *(_text(LEFT - 6, down.place(at) + 4, f"{at:g}", "end") for at in down.ticks()),
             _text((LEFT + RIGHT) / 2, BOTTOM + 36, self.x, "middle"),
@@ -47,7 +49,7 @@ class Chart:
         ]
         for place, (name, curve) in enumerate(self.curves.items()):
             placed = [(across.place(x), down.place(y)) for x, y in curve]
-            lines += [self._drawn(placed, place), *_key(name, place)]
+            lines += [self._drawn(placed, place), *self._key(name, place)]
         lines += [_dot(across.place(x), down.place(y), "#1f2933", 5) for x, y in self.marked]
         return "\n".join([*lines, "</svg>"]) + "\n"
 
@@ -57,6 +59,12 @@ class Chart:
             return "\n".join(_dot(x, y, colour, 4) for x, y in placed)
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
         return f"<polyline points='{path}' {_stroke(place)} fill='none'/>"
+
+    def _key(self, name: str, place: int) -> tuple[str, str]:
+        y = TOP + 12 + 20 * place
+        line = f"<line x1='{RIGHT + 14}' y1='{y}' x2='{RIGHT + 44}' y2='{y}' {_stroke(place)}/>"
+        sign = _dot(RIGHT + 29, y, COLOURS[place], 4) if self.is_scattered else line
+        return sign, _text(RIGHT + 50, y + 4, name, "start")
 
 
 @dataclass(frozen=True)
@@ -91,12 +99,6 @@ class _Axis:
 
 def _stroke(place: int) -> str:
     return f"stroke='{COLOURS[place]}' stroke-width='2' stroke-dasharray='{DASHES[place]}'"
-
-
-def _key(name: str, place: int) -> tuple[str, str]:
-    y = TOP + 12 + 20 * place
-    line = f"<line x1='{RIGHT + 14}' y1='{y}' x2='{RIGHT + 44}' y2='{y}' {_stroke(place)}/>"
-    return line, _text(RIGHT + 50, y + 4, name, "start")
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:

@@ -2,9 +2,10 @@
 
 usage: training_pictures.py [--train [NAME ...]]
 
-Schedules are drawn as they are. Other curves are of short trainings on scikit-learn's digits, whose numbers are in
-docs/assets/training/curves.json: --train trains those that are named, or all of them, anew, in a minute or two.
-tests/test_training_pictures.py holds the pictures to the numbers, and these to the options here.
+Schedules are drawn as they are, and block ends by second moments of the results of `bench.second_moments`. Other curves
+are of short trainings on scikit-learn's digits, whose numbers are in docs/assets/training/curves.json: --train trains
+those that are named, or all of them, anew, in a minute or two. tests/test_training_pictures.py holds the pictures to
+the numbers, and these to the options here.
 """
 
 from __future__ import annotations
@@ -70,6 +71,18 @@ def warmup() -> Chart:
 def decay() -> Chart:
     """Of the linear schedule."""
     return Chart("step", "learning rate", {f"decay {part:g}": _rates(decay=part) for part in (0.0, 0.3, 1.0)})
+
+
+def second_moments() -> Chart:
+    """What trainings of `bench.second_moments` on the digits end with, on the CPU."""
+    lines = (ROOT / "bench" / "results" / "second_moments.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if (row["device"], row["data"]) == ("cpu", "digits")]
+    curves = {
+        f"{row['format']}, {way}": [(seed, ended["loss"]) for seed, ended in enumerate(ends)]
+        for row in rows
+        for way, ends in row["ways"].items()
+    }
+    return Chart("seed", "loss of the last 20 steps", curves, is_scattered=True)
 
 
 # --- short trainings --------------------------------------------------------------------------------------------------
@@ -224,7 +237,7 @@ TITLES = {
     "schedules": "The learning rate over 500 steps by each schedule",
     "warmup": "The learning rate over 500 steps by a cosine after a warm-up of none, 50 and 150 steps",
     "decay": "The learning rate over 500 steps by the linear schedule, decay 0, 0.3 and 1",
-    "optimizer": "The loss of the small network by each optimizer, at a rate that suits it",
+    "optimizer": "The loss of the small network by each optimizer at a rate of its own",
     "weight_decay": "The norm of all numbers after each epoch, by three weight decays",
     "average": "The loss of the test after each epoch, of the weights of a large constant rate and of their average",
     "clip_norm": "The loss at a large learning rate, with and without a limit of the gradients' norm",
@@ -232,9 +245,15 @@ TITLES = {
     "patience": "The accuracy of the test after each epoch, until none was better for 2 and for 5; the best is marked",
     "smooth": "The probability of the class that the network says, from the least sure test image to the surest",
     "callbacks": "The largest weight after each epoch, as a callback has seen it",
+    "second_moments": "The loss that trainings from three seeds end with, by second moments and one operation by one",
 }
 """What each picture shows."""
-DRAWN: Mapping[str, Callable[[], Chart]] = {"schedules": schedules, "warmup": warmup, "decay": decay}
+DRAWN: Mapping[str, Callable[[], Chart]] = {
+    "schedules": schedules,
+    "warmup": warmup,
+    "decay": decay,
+    "second_moments": second_moments,
+}
 """Those that need no training."""
 
 
