@@ -18,7 +18,10 @@ def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
-@pytest.mark.parametrize("content", [b"abc", bytearray(b"abc"), memoryview(b"abc"), lambda file: file.write(b"abc")])
+CONTENTS = [b"abc", bytearray(b"abc"), memoryview(b"abc"), [b"a", memoryview(b""), bytearray(b"bc")]]
+
+
+@pytest.mark.parametrize("content", [*CONTENTS, lambda file: file.write(b"abc")])
 def test_writes_and_replaces(tmp_path, content):
     path = tmp_path / "weights.dat"
     write_atomic(path, content)
@@ -73,7 +76,8 @@ def test_a_disk_that_keeps_other_bytes_leaves_the_previous_file(tmp_path, monkey
     path = tmp_path / "a"
     path.write_bytes(b"old")
     monkeypatch.setattr(atomic, "_sync", lambda path, flags: path.is_file() and path.write_bytes(b"new?"))
-    for content in (b"new!", bytearray(b"ne"), memoryview(b"n.e.w.")[::2], memoryview(np.ones(3))):
+    parts = [b"ne", b"w!"], [b"new"], [b"new?", b"!"]
+    for content in (b"new!", bytearray(b"ne"), memoryview(b"n.e.w.")[::2], memoryview(np.ones(3)), *parts):
         with pytest.raises(MPSFileError, match="a could not be written, got it reads back otherwise"):
             write_atomic(path, content)
     assert (path.read_bytes(), names(tmp_path)) == (b"old", ["a"])
@@ -171,8 +175,9 @@ def test_refuses_folders_missing_folders_and_other_content(tmp_path):
         write_atomic(tmp_path / "missing" / "a", b"x")
     with pytest.raises(MPSFileError, match="must be a plain file or a new name, got a folder or device"):
         write_atomic(tmp_path, b"x")
-    with pytest.raises(MPSTypeError, match="must be bytes or a function that writes, got str"):
-        write_atomic(tmp_path / "a", "text")
+    for content in ("text", iter([b"x"]), 7):  # parts are gone through twice
+        with pytest.raises(MPSTypeError, match="must be bytes, a list of them, or a function that writes, got "):
+            write_atomic(tmp_path / "a", content)
     with pytest.raises(MPSFileError, match="could not be written"):
         write_atomic(tmp_path / ("n" * 300), b"x")
     assert names(tmp_path) == []

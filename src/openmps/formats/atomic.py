@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias, cast
 
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.paths import path_of
 
-Content: TypeAlias = "bytes | bytearray | memoryview | Callable[[BinaryIO], object]"
-"""The bytes of a file, or a function that writes them into the binary file it is given."""
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+Content: TypeAlias = "Buffer | Iterable[Buffer] | Callable[[BinaryIO], object]"
+"""The bytes of a file, parts of them that lie one behind the other and can be gone through twice, or a function that
+writes them into the binary file it is given."""
 
 _LEFTOVER = re.compile(r"\.openmps-[0-9a-f]{16}\.tmp")
 _CHUNK = 1 << 20
@@ -26,18 +29,19 @@ _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno
 def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
     """Write a file so that a reader, or the next start after a crash, finds either the old content or all of the new.
 
-    The bytes go into a new file in the same folder, which is flushed to the disk, read back where ``content`` is bytes,
+    The bytes go into a new file in the same folder, which is flushed to the disk, read back unless a function wrote it,
     renamed over ``path``, and the folder is flushed too. Whatever fails (a full disk, an exception of ``content``,
     Ctrl-C), the file at ``path`` is untouched and, as long as the folder can be written, no temporary file is left. An
     existing file keeps its permissions, which the temporary one has too; a symbolic link stays a link and the file that
     it points to is replaced.
 
     Raises ``MPSFileError`` where the folder is missing or the file cannot be written, ``MPSTypeError`` where
-    ``content`` is neither bytes nor callable; an exception of ``content`` other than ``OSError`` passes unchanged.
+    ``content`` is none of these; an exception of ``content`` other than ``OSError`` passes unchanged.
     """
     who = "write_atomic"
-    if not callable(content) and not isinstance(content, bytes | bytearray | memoryview):
-        raise MPSTypeError(who, "content", "must be bytes or a function that writes", type(content).__name__)
+    if not callable(content) and (isinstance(content, str | Iterator) or not isinstance(content, Iterable)):
+        rule = "must be bytes, a list of them, or a function that writes"
+        raise MPSTypeError(who, "content", rule, type(content).__name__)
     if isinstance(content, memoryview):
         content = content.tobytes()  # one of every second number can be written no other way
     target = Path(os.path.realpath(path_of(path, who)))
@@ -81,6 +85,14 @@ def write_all_atomic(contents: Mapping[Path, bytes]) -> list[Path]:
     for folder in {target.parent for target in targets.values()}:
         _sync_folder(folder)
     return list(contents)
+
+
+def digest_of(parts: Iterable[Buffer]) -> str:
+    """The SHA-256 of the file that parts make."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> list[str]:
@@ -174,26 +186,32 @@ def _write_new(path: Path, content: Content, permissions: int | None) -> None:
         if callable(content):
             content(file)
         else:
-            file.write(content)
+            for part in _parts(content):
+                file.write(part)
     # Through a second descriptor, so that a writer which closes the file that it was given does no harm.
     _sync(path, os.O_RDWR)
     if not callable(content):
-        _read_back(path, memoryview(content))
+        _read_back(path, _parts(content))
     if permissions is not None:
         with contextlib.suppress(OSError):
             path.chmod(permissions)
 
 
-def _read_back(path: Path, content: memoryview) -> None:
+def _parts(content: Buffer | Iterable[Buffer]) -> Iterable[Buffer]:
+    return [cast("Buffer", content)] if isinstance(content, bytes | bytearray | memoryview) else content
+
+
+def _read_back(path: Path, content: Iterable[Buffer]) -> None:
     """Raise ``OSError`` unless the file at ``path`` holds ``content`` and nothing else."""
-    place = 0
     with path.open("rb") as file:
-        while part := file.read(_CHUNK):
-            if part != bytes(content[place : place + len(part)]):
-                break
-            place += len(part)
-    if place != len(content):
-        raise OSError(errno.EIO, "it reads back otherwise")
+        for part in content:
+            whole = memoryview(part)
+            for place in range(0, len(whole), _CHUNK):
+                wanted = whole[place : place + _CHUNK]
+                if memoryview(file.read(len(wanted))) != wanted:
+                    raise OSError(errno.EIO, "it reads back otherwise")
+        if file.read(1):
+            raise OSError(errno.EIO, "it reads back otherwise")
 
 
 def _sync(path: Path, flags: int) -> None:

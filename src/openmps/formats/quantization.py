@@ -31,7 +31,8 @@ def quantized(numbers: ArchivedConvolutionWeights, form: QuantizedForm) -> Archi
     """A data source of 8-bit weights like those of a convolution, which are finite, in one of the forms."""
     codes, extra = _ENCODERS[form](np.asarray(numbers.weight_array, np.float32))
     ranges, table = (extra, None) if form is QuantizedForm.LINEAR else (None, extra)
-    descriptor, biases = numbers.convolution_descriptor, numbers.bias_array
+    biases = None if numbers.bias_array is None else numbers.bias_array.copy()
+    descriptor = numbers.convolution_descriptor
     return ArchivedQuantizedWeights(descriptor, codes, biases, ranges, table, numbers.name)
 
 

@@ -20,7 +20,6 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from openmps.checks import as_index, is_whole
 from openmps.core.kinds import listed, mapped, text
@@ -29,6 +28,7 @@ from openmps.formats.arrays import Array, to_float32
 from openmps.formats.atomic import write_atomic
 from openmps.formats.json_text import parsed
 from openmps.formats.paths import path_of, reading, require_file
+from openmps.formats.safetensors_parts import SafetensorsParts
 
 VERSION = 1
 METADATA_KEY = "openmps.weights"
@@ -141,14 +141,12 @@ def save_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Array]) 
     write_atomic(path, content)
 
 
-def _packed(arrays: Mapping[str, Array], who: str) -> bytes:
+def _packed(arrays: Mapping[str, Array], who: str) -> SafetensorsParts:
     named = mapped(who, "arrays", arrays, object, "arrays")
     values = {name: to_float32(array, who, name) for name, array in named.items()}
     layers = list(dict.fromkeys(split_name(name, who)[0] for name in values))
-    # One key: safetensors writes several in an order that changes from call to call.
     facts = {"version": VERSION, "layout": _LAYOUT, "layers": layers, "sha256": _checksum(layers, values)}
-    metadata = {METADATA_KEY: json.dumps(facts)}
-    return save(cast("dict[str, NDArray[Any]]", values), metadata)
+    return SafetensorsParts(values, {METADATA_KEY: json.dumps(facts)})
 
 
 def load_safetensors(

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from openmps.checks import NamedAttributes, described, flag
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
-from openmps.formats.archive.container import check_document, pack, read_archive, unpack
+from openmps.formats.archive.container import check_document, joined, parts_of, read_archive, unpack
 from openmps.formats.archive.sources import StandIns
 from openmps.formats.archive.values import DEEPEST, Reader, Registry, Writer
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of
+from openmps.formats.safetensors_parts import SafetensorsParts
 from openmps.metal.device import MTLDevice
 from openmps.selectors import name_arguments
 
@@ -54,20 +55,25 @@ class MPSKeyedArchiver(NamedAttributes):
             rule = "must be the path of the file: the object comes first"
             raise MPSTypeError("MPSKeyedArchiver.archive", "path", rule, type(path).__name__)
         path = path_of(path, "MPSKeyedArchiver.archive")
-        write_atomic(path, MPSKeyedArchiver.archived_data(object))
+        write_atomic(path, _parts(object, {}))
 
 
 def archived_with(object: Any, sources: Mapping[int, Any]) -> bytes:
     """An object as bytes, with other data sources in the place of some of its convolutions', by the `id` of these."""
+    return joined(_parts(object, sources))
+
+
+def _parts(object: Any, sources: Mapping[int, Any]) -> SafetensorsParts:
+    """The archive as parts of a file."""
     writer = Writer(StandIns(sources))
     try:
         root = writer.value(object)
     except RecursionError as fault:
         rule = f"must not hold itself, nor lists deeper than {DEEPEST} in one another"
         raise MPSArgumentError("MPSKeyedArchiver.archived_data", "object", rule, type(object).__name__) from fault
-    data = pack({"root": root, "objects": writer.objects}, writer.arrays)
-    check_document(data, "MPSKeyedArchiver")  # what is given can be read
-    return data
+    parts = parts_of({"root": root, "objects": writer.objects}, writer.arrays)
+    check_document(parts, "MPSKeyedArchiver")  # what is given can be read
+    return parts
 
 
 @name_arguments
@@ -166,6 +172,7 @@ def _unarchived(who: str, data: Data, device: MTLDevice, registry: Registry | No
         rule = "must be bytes, or the Path of a file"
         raise MPSTypeError(who, "data", rule, type(data).__name__)
     document, arrays = unpack(bytes(data), who)
+    del data  # as long as the arrays
     entries = document.get("objects")
     if not isinstance(entries, list) or "root" not in document:
         raise MPSFileError(who, "archive", "must have objects and a root", sorted(map(str, document))[:8])

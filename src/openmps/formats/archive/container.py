@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from openmps.errors import MPSFileError, memory_for
 from openmps.formats.json_text import parsed
 from openmps.formats.paths import reading, require_file
+from openmps.formats.safetensors_parts import SafetensorsParts
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -32,15 +33,30 @@ _HEADER_LENGTH = 8
 
 def pack(document: dict[str, Any], arrays: Arrays) -> bytes:
     """A document and its arrays as bytes."""
-    return seal(json.dumps({"version": VERSION, **document}, separators=(",", ":"), allow_nan=False), arrays)
+    return joined(parts_of(document, arrays))
+
+
+def parts_of(document: dict[str, Any], arrays: Arrays) -> SafetensorsParts:
+    """The same as parts of a file, which hold the arrays as they are."""
+    return _sealed(json.dumps({"version": VERSION, **document}, separators=(",", ":"), allow_nan=False), arrays)
 
 
 def seal(text: str, arrays: Arrays) -> bytes:
     """The text of a document and its arrays as bytes, with the checksum of both."""
+    return joined(_sealed(text, arrays))
+
+
+def joined(parts: SafetensorsParts) -> bytes:
+    """Parts as one."""
+    with memory_for("archive", "contents"):
+        return b"".join(parts)
+
+
+def _sealed(text: str, arrays: Arrays) -> SafetensorsParts:
     with memory_for("archive", "contents"):
         metadata = {_KEY: f"{_checksum(text, arrays)} {text}"}
         # A file without arrays is not a safetensors file to every reader.
-        return save(arrays or {"none": np.zeros(0, np.float32)}, metadata)
+        return SafetensorsParts(arrays or {"none": np.zeros(0, np.float32)}, metadata)
 
 
 def unpack(data: bytes, who: str, what: str = "archive") -> tuple[dict[str, Any], Arrays]:
@@ -53,7 +69,7 @@ def unpack(data: bytes, who: str, what: str = "archive") -> tuple[dict[str, Any]
 
 
 def _unpacked(data: bytes, who: str, what: str) -> tuple[dict[str, Any], Arrays]:
-    text, checksum = _header(data, who, what)
+    text, checksum = _header(data, len(data), who, what)
     try:
         arrays = load(data)
     except (SafetensorError, ValueError, KeyError, TypeError) as fault:
@@ -64,10 +80,10 @@ def _unpacked(data: bytes, who: str, what: str) -> tuple[dict[str, Any], Arrays]
     return _document(text, who, what), arrays
 
 
-def check_document(data: bytes, who: str) -> None:
+def check_document(parts: SafetensorsParts, who: str) -> None:
     """Raise what `unpack` raises of the document of an archive, whose arrays are not looked at."""
     with reading("archive", who):
-        _document(_header(data, who, "archive")[0], who, "archive")
+        _document(_header(parts.head, parts.size, who, "archive")[0], who, "archive")
 
 
 def _document(text: str, who: str, what: str) -> dict[str, Any]:
@@ -90,7 +106,8 @@ def read_archive(path: str | os.PathLike[str], who: str) -> bytes:
     with reading(path, who), Path(path).open("rb") as file:
         start = file.read(_HEADER_LENGTH)
         _header_length(start, length, who, os.fspath(path))
-        return start + file.read(length - len(start))
+        file.seek(0)
+        return file.read(length)
 
 
 def _header_length(start: bytes, length: int, who: str, what: str) -> int:
@@ -103,9 +120,9 @@ def _header_length(start: bytes, length: int, who: str, what: str) -> int:
     return found
 
 
-def _header(data: bytes, who: str, what: str) -> tuple[str, str]:
-    """The document and the checksum in the header, whose length is checked against the bytes that are there."""
-    length = _header_length(data, len(data), who, what)
+def _header(data: bytes, size: int, who: str, what: str) -> tuple[str, str]:
+    """The document and the checksum in the header, whose length is checked against the bytes that there are."""
+    length = _header_length(data, size, who, what)
     try:
         header: Any = parsed(data[_HEADER_LENGTH : _HEADER_LENGTH + length].decode())
         checksum, _, text = header["__metadata__"][_KEY].partition(" ")

@@ -156,7 +156,7 @@ class ArchivedNormalizationParameters(ArraySource):
 
 
 def convolution_numbers(kernel: Any) -> ArchivedConvolutionWeights:
-    """What a convolution computes with now, before folding and rounding."""
+    """What a convolution computes with now, before folding and rounding: the kernel's own memory, not to be kept."""
     weights = kernel.parameters
     biases = None if weights.biases_buffer is None else _row(weights.biases_buffer)
     array = _row(weights.weights_buffer).reshape(weights.shape)
@@ -175,7 +175,7 @@ def folded_numbers(kernel: Any) -> tuple[MPSCNNConvolutionDescriptor, NDArray[An
 
 
 def normalization_numbers(kernel: Any) -> ArchivedNormalizationParameters:
-    """What a batch, instance or group normalization computes with now."""
+    """What a batch, instance or group normalization computes with now: the kernel's own memory, not to be kept."""
     name = _label(kernel.data_source, kernel)
     if isinstance(kernel, MPSCNNBatchNormalization):
         rows = [_row(buffer) for pair in (kernel.gamma_and_beta, kernel.mean_and_variance) for buffer in pair]
@@ -254,8 +254,8 @@ def is_archivable(source: Any) -> bool:
 
 
 def _row(buffer: Any) -> NDArray[np.float32]:
-    """A copy of a buffer's float32 numbers."""
-    return np.array(buffer.tensor(torch.float32).cpu().numpy())
+    """A buffer's float32 numbers, where they lie if that is in the CPU's memory."""
+    return buffer.tensor(torch.float32).cpu().numpy()
 
 
 SOURCES: tuple[type, ...] = (ArchivedConvolutionWeights, ArchivedQuantizedWeights, ArchivedNormalizationParameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -127,22 +128,28 @@ def _read(file: BinaryIO, offset: int, left: int, what: str) -> tuple[int, bytes
 
 
 class BlobWriter:
-    """A file of weights on its way."""
+    """A file of weights, in parts that are made when it is gone through: arrays stay where they are until then."""
 
     _ALIGNED = 64
 
     def __init__(self) -> None:
-        self._data, self._count = bytearray(HEADER.size), 0
+        self._blobs: list[tuple[Array, str]] = []
+        self._end = HEADER.size
 
     def add(self, array: Array, kind: str) -> int:
         """Where the head of a new blob begins."""
-        offset, data = len(self._data), array.astype(KINDS[kind][0], copy=False).tobytes()
-        self._data += BLOB.pack(SENTINEL, KINDS[kind][2], len(data), offset + BLOB.size, 0) + data
-        self._data += bytes(-len(self._data) % self._ALIGNED)
-        self._count += 1
+        offset, size = self._end, array.size * np.dtype(KINDS[kind][0]).itemsize
+        self._blobs.append((array, kind))
+        self._end = offset + BLOB.size + size + -size % self._ALIGNED
         return offset
 
-    def content(self) -> bytearray:
-        """The whole file."""
-        HEADER.pack_into(self._data, 0, self._count, VERSION)
-        return self._data
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        yield HEADER.pack(len(self._blobs), VERSION)
+        offset = HEADER.size
+        for array, kind in self._blobs:
+            stored = np.asarray(array, KINDS[kind][0], order="C").reshape(-1).view(np.uint8)
+            start, padding = offset + BLOB.size, bytes(-stored.size % self._ALIGNED)
+            yield BLOB.pack(SENTINEL, KINDS[kind][2], stored.size, start, 0)
+            yield stored.data
+            yield padding
+            offset = start + stored.size + len(padding)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import uuid
@@ -16,7 +15,8 @@ from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.kinds import listed, mapped
 from openmps.core.numbers import integer
 from openmps.errors import MPSArgumentError, MPSOperatorError, shown
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import digest_of, write_atomic
+from openmps.formats.coreml.blobs import BlobWriter
 from openmps.formats.coreml.packages import DATA, MANIFEST
 from openmps.formats.coreml.protos import Protos, require_protos
 from openmps.formats.coreml.writing import VERSION, WEIGHTS, Program, Value
@@ -108,9 +108,8 @@ class _Package:
     # --- the program --------------------------------------------------------------------------------------------------
 
     def write(self) -> list[dict[str, str]]:
-        """Write the program; what Core ML has no operations for. Constants go as soon as nobody reads them any more."""
-        shapes, constants = self._written.lengths(), self._written.constants
-        last_reads = {name: node for node in self._written.nodes for name in node.inputs}
+        """Write the program; what Core ML has no operations for."""
+        shapes = self._written.lengths()
         for name in self._written.inputs:
             self._values[name] = self._input(name, (self._batch, *shapes[name]))
         problems: list[dict[str, str]] = []
@@ -123,9 +122,6 @@ class _Package:
             except NodeError as problem:
                 operator, why = node.operator, problem.why
                 problems.append({"node": node.outputs[0], "operator": operator, "why": why, "remedy": problem.remedy})
-            for name in node.inputs:
-                if last_reads[name] is node:
-                    constants.pop(name, None)
         if not problems and all(name in self._values for name in self._written.outputs()):
             self._outputs()
         return problems
@@ -185,10 +181,10 @@ class _Package:
 
     # --- the files ----------------------------------------------------------------------------------------------------
 
-    def files(self, metadata: Mapping[str, str]) -> dict[str, bytes | bytearray]:
+    def files(self, metadata: Mapping[str, str]) -> dict[str, bytes | BlobWriter]:
         """The files of the package, by their names."""
-        weights = self._program.blobs.content()
-        digest = hashlib.sha256(weights).hexdigest()
+        weights = self._program.blobs
+        digest = digest_of(weights)
         said = self._model.description.metadata.userDefined
         for key, value in {**metadata, "openmps.weights.sha256": digest}.items():
             said[key] = value

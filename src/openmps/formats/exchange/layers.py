@@ -178,7 +178,7 @@ def network_arrays(graph: MPSNNGraph) -> dict[str, NDArray[np.float32]]:
     """
     of_kind("network_arrays", "graph", graph, MPSNNGraph)
     return {
-        f"{layer.label}.{part}": arrays[part].reshape(-1) if part != "weights" else arrays[part]
+        f"{layer.label}.{part}": np.array(arrays[part].reshape(-1) if part != "weights" else arrays[part])
         for layer, arrays, _, _ in labelled_kernels(graph)
         for part in layer.parts
     }

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from openmps.core.kinds import mapped
 from openmps.errors import MPSFileError, memory_for
@@ -22,6 +21,7 @@ from openmps.formats.exchange.keras import load_keras
 from openmps.formats.exchange.npz import load_npz, npz_bytes
 from openmps.formats.exchange.state_dict import load_state_dict, state_dict_bytes
 from openmps.formats.paths import path_of, reading, require_file
+from openmps.formats.safetensors_parts import SafetensorsParts
 from openmps.formats.weights import METADATA_KEY, check_named_once, load_safetensors
 
 Tensors = dict[str, NDArray[Any]]
@@ -107,7 +107,7 @@ def _load_safetensors(path: Path) -> Tensors:
 
 
 def _safetensors_bytes(tensors: Tensors) -> bytes:
-    return save(tensors or {"none": np.zeros(1, np.float32)})
+    return b"".join(SafetensorsParts(tensors or {"none": np.zeros(1, np.float32)}))
 
 
 _READERS: Mapping[str, Callable[[Path], Tensors]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from openmps.checks import of_kind
 from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
@@ -13,6 +14,7 @@ from openmps.errors import MPSArgumentError, shown
 from openmps.formats.atomic import write_atomic
 from openmps.formats.folders import require_new_folder, whole_folder
 from openmps.formats.mlx.network import WHO, network_files
+from openmps.formats.safetensors_parts import SafetensorsParts
 from openmps.formats.swift.literals import is_class_name
 from openmps.graph.graph import MPSNNGraph
 
@@ -27,12 +29,18 @@ def source(
     notes: Sequence[str] = (),
 ) -> dict[str, bytes]:
     """The files that `export` writes, by their names."""
-    of_kind(WHO, "graph", graph, MPSNNGraph)
+    files = _files(graph, image_descriptors, name, notes)
+    return {file: content if isinstance(content, bytes) else b"".join(content) for file, content in files.items()}
+
+
+def _files(graph: object, image_descriptors: Any, name: object, notes: object) -> dict[str, bytes | SafetensorsParts]:
+    """The same, the weights in parts."""
+    made = of_kind(WHO, "graph", graph, MPSNNGraph)
     if not isinstance(name, str) or not is_class_name(name):
         rule, remedy = "must be a name for a class: a capital, then letters and digits", "For example Digits"
         raise MPSArgumentError(WHO, "name", rule, shown(name), remedy)
     given = descriptors_of(WHO, image_descriptors)
-    return network_files(graph, given, name, listed(WHO, "notes", notes, str, "text"))
+    return network_files(made, given, name, listed(WHO, "notes", notes, str, "text"))
 
 
 def export(
@@ -61,7 +69,7 @@ def export(
         MPSFileError: The folder is there, or cannot be written.
     """
     target = require_new_folder(folder, WHO)
-    files = source(graph, image_descriptors, name, notes=notes)
+    files = _files(graph, image_descriptors, name, notes)
     with whole_folder(folder, WHO) as made:
         for file, content in files.items():
             write_atomic(made / file, content)

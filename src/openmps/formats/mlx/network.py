@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from safetensors.numpy import save
-
 from openmps.convention.table import CONVENTIONS
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSExportError
+from openmps.formats.atomic import digest_of
 from openmps.formats.mlx.folder import FORMAT, INDEX, MODULE, VERSION, WEIGHTS
 from openmps.formats.mlx.layers import LAYERS
 from openmps.formats.mlx.text import Text, template
 from openmps.formats.mlx.training import loss_lines, optimizer_of
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.writing import layer_of
+from openmps.formats.safetensors_parts import SafetensorsParts
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.loss import MPSCNNLossNode
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode
@@ -52,14 +51,14 @@ Training, as the graph does it:
 
 def network_files(
     graph: MPSNNGraph, given: Sequence[MPSImageDescriptor], name: str, notes: Sequence[str]
-) -> dict[str, bytes]:
+) -> dict[str, bytes | SafetensorsParts]:
     """The module, its weights and the index, by file name."""
     _check_conventions(graph, given)
     made = _Network(graph, given, name, notes)
-    weights = save(made.text.weights)
+    weights = SafetensorsParts(made.text.weights)
     index = {
         "format": FORMAT, "version": VERSION, "class": name, "sources": made.sources_index(given),
-        "weights_sha256": hashlib.sha256(weights).hexdigest(),
+        "weights_sha256": digest_of(weights),
     }  # fmt: skip
     return {MODULE: made.module().encode(), WEIGHTS: weights, INDEX: json.dumps(index, indent=2).encode() + b"\n"}
 

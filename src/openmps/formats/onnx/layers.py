@@ -106,7 +106,7 @@ def _finish(
     **attributes: Any,
 ) -> None:
     title = node.label or operator.lower()
-    inputs = [source, writer.constant(weights.astype(np.float32), f"{title}.weights")]
+    inputs = [source, writer.constant(weights.astype(np.float32, copy=False), f"{title}.weights")]
     if biases is not None:
         inputs.append(writer.constant(np.asarray(biases, np.float32), f"{title}.biases"))
     if fused is None or fused.neuron_type is Kind.NONE:

@@ -13,7 +13,7 @@ from openmps.formats.onnx.schemas import Schemas
 from openmps.formats.onnx.tensors import array_of, external_file, is_external, take_in
 from openmps.formats.paths import path_of, reading, require_file
 
-_LARGEST_FILE = (1 << 31) - 1
+LARGEST_FILE = (1 << 31) - 1
 """Bytes of a file: the encoding goes no further."""
 _FIRST_FIELDS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26))
 """Fields that a model can begin with."""
@@ -67,8 +67,8 @@ def whole_bytes(path: str | os.PathLike[str]) -> bytes:
             size += take_in(tensor, where.absolute().parent)
         except NodeError as problem:
             raise MPSFileError(READER, os.fspath(path), "must have external data that is read", problem.why) from None
-        if size > _LARGEST_FILE:
-            rule = f"must be no longer than {_LARGEST_FILE:,} bytes with its external data, to be one file"
+        if size > LARGEST_FILE:
+            rule = f"must be no longer than {LARGEST_FILE:,} bytes with its external data, to be one file"
             raise MPSFileError(READER, os.fspath(path), rule, f"{size:,} or more")
     return proto.SerializeToString(deterministic=True) if tensors else data
 
@@ -106,8 +106,8 @@ def _proto(data: bytes, what: str) -> Any:
 def _bytes(path: Path) -> bytes:
     """The bytes of a file that begins as a model does; a large file of another kind is never read as a whole."""
     length = require_file(path, READER)
-    if length > _LARGEST_FILE:
-        rule = f"must be no longer than {_LARGEST_FILE:,} bytes: larger models keep their numbers in external data"
+    if length > LARGEST_FILE:
+        rule = f"must be no longer than {LARGEST_FILE:,} bytes: larger models keep their numbers in external data"
         remedy = "Save it with onnx.save(model, path, save_as_external_data=True)"
         raise MPSFileError(READER, os.fspath(path), rule, f"{length:,}", remedy)
     with reading(path, READER), path.open("rb") as file:

@@ -12,8 +12,8 @@ from openmps.errors import MPSArgumentError, MPSOperatorError
 from openmps.formats.atomic import write_atomic
 from openmps.formats.onnx.layers import LAYERS
 from openmps.formats.onnx.problems import NO_OPERATOR, NodeError
-from openmps.formats.onnx.reading import require_onnx
-from openmps.formats.onnx.writing import Writer, layer_of
+from openmps.formats.onnx.reading import LARGEST_FILE, require_onnx
+from openmps.formats.onnx.writing import ModelParts, Writer, layer_of
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.node import MPSNNGradientFilterNode
 
@@ -43,16 +43,25 @@ def save(
         MPSFileError: The file cannot be written.
         MPSError: The onnx package is not installed.
     """
-    write_atomic(path, exported(graph, image_descriptors))
+    write_atomic(path, _parts(graph, image_descriptors))
 
 
 def exported(graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence[MPSImageDescriptor]) -> bytes:
     """The bytes that `save` writes."""
+    return b"".join(_parts(graph, image_descriptors))
+
+
+def _parts(graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence[MPSImageDescriptor]) -> ModelParts:
+    """The file in parts."""
     onnx = require_onnx(WRITER)
     written, problems = operators(graph, image_descriptors, WRITER)
     if problems:
         raise MPSOperatorError(WRITER, "graph", problems)
-    return written.model(onnx).SerializeToString()
+    parts = written.parts(onnx)
+    if parts.size > LARGEST_FILE:
+        rule = f"must make a file of no more than {LARGEST_FILE:,} bytes, which is all that one of ONNX can have"
+        raise MPSArgumentError(WRITER, "graph", rule, f"{parts.size:,}", "Export it for Core ML or MLX")
+    return parts
 
 
 def operators(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,8 +16,11 @@ from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode, handle_lab
 
 _OPSET, _IR = 21, 10
 _BATCH = "N"
+_LENGTH_DELIMITED = 2
+"""What protobuf calls fields that begin with their length."""
 
 Layer = Callable[["Writer", Any, Any], None]
+"""Writes one node of a graph, of which the kernel knows what was planned."""
 _Layer = TypeVar("_Layer")
 
 
@@ -26,9 +29,6 @@ def layer_of(layers: Mapping[type, _Layer], node: MPSNNFilterNode) -> _Layer | N
     if isinstance(node, MPSCNNBinaryConvolutionNode):
         return None
     return next((layers[kind] for kind in type(node).__mro__ if kind in layers), None)
-
-
-"""Writes one node of a graph, of which the kernel knows what was planned."""
 
 
 class Writer:
@@ -98,6 +98,17 @@ class Writer:
 
     def model(self, onnx: Any, batch: int | None = None) -> Any:
         """The whole as a model of the onnx package, for batches of so many images; of any number unless said."""
+        made = self._without_constants(onnx, batch)
+        for name, array in self.constants.items():  # into the model itself: each step before copies what it is given
+            made.graph.initializer.add().MergeFrom(_tensor(onnx, name, array))
+            made.graph.initializer[-1].raw_data = array.tobytes()
+        return made
+
+    def parts(self, onnx: Any) -> ModelParts:
+        """The whole as a file, for batches of any number of images."""
+        return ModelParts(onnx, self._without_constants(onnx, None), self.constants)
+
+    def _without_constants(self, onnx: Any, batch: int | None) -> Any:
         helper, outputs = onnx.helper, self.outputs()
         shapes = self.lengths()
 
@@ -113,8 +124,56 @@ class Writer:
             nodes, "openmps", [*map(value, self.inputs)], [*map(value, outputs)], value_info=[*map(value, others)]
         )
         version = helper.make_opsetid("", _OPSET)
-        made = helper.make_model(graph, opset_imports=[version], ir_version=_IR, producer_name="openmps")
-        for name, array in self.constants.items():  # into the model itself: each step before copies what it is given
-            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-            made.graph.initializer.add(name=name, data_type=kind, dims=array.shape, raw_data=array.tobytes())
-        return made
+        return helper.make_model(graph, opset_imports=[version], ir_version=_IR, producer_name="openmps")
+
+
+class ModelParts:
+    """A model's file in parts that are made when it is gone through: constants stay where they are until then.
+
+    Parsed it is the model with its constants, which protobuf would copy twice to write it: fields of a message may
+    stand in any order, so those of the graph come last, and its constants behind them.
+    """
+
+    def __init__(self, onnx: Any, model: Any, constants: Mapping[str, Array]) -> None:
+        self._number = {
+            name: kind.DESCRIPTOR.fields_by_name[name].number
+            for kind, name in (
+                (onnx.ModelProto, "graph"), (onnx.GraphProto, "initializer"), (onnx.TensorProto, "raw_data")
+            )
+        }  # fmt: skip
+        graph = model.graph.SerializeToString()
+        model.ClearField("graph")
+        self._constants = [(self._head(onnx, name, array), array) for name, array in constants.items()]
+        count = len(graph) + sum(len(head) + array.nbytes for head, array in self._constants)
+        self._start = model.SerializeToString() + self._field("graph", count) + graph
+        self.size = len(self._start) + count - len(graph)
+        """Bytes of the whole."""
+
+    def _head(self, onnx: Any, name: str, array: Array) -> bytes:
+        """What stands before the numbers of a constant."""
+        tensor = _tensor(onnx, name, array).SerializeToString() + self._field("raw_data", array.nbytes)
+        return self._field("initializer", len(tensor) + array.nbytes) + tensor
+
+    def _field(self, name: str, length: int) -> bytes:
+        """The tag and the length of a field of so many bytes."""
+        return _varint(self._number[name] << 3 | _LENGTH_DELIMITED) + _varint(length)
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        yield self._start
+        for head, array in self._constants:
+            yield head
+            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _tensor(onnx: Any, name: str, array: Array) -> Any:
+    """A constant without its numbers."""
+    return onnx.TensorProto(name=name, data_type=onnx.helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
+
+
+def _varint(number: int) -> bytes:
+    """A whole number as protobuf writes it: seven bits a byte, the lowest first."""
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])
