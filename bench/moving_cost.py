@@ -14,6 +14,7 @@ import contextlib
 import gc
 import io
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -98,6 +99,8 @@ def measure(way: str, folder: Path, weights: int) -> dict[str, Any]:
     """What one way takes in a new process, of memory in times of the weights."""
     command = [sys.executable, "-m", "bench.moving_cost", "--inside", str(folder), way]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)
+    for out in folder.glob("*/out*"):
+        shutil.rmtree(out) if out.is_dir() else out.unlink()
     return {"work": way, "times": round(found["bytes"] / weights, 2), "seconds": round(found["seconds"], 1),
             "weights": weights}  # fmt: skip
 
