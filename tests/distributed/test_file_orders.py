@@ -117,6 +117,36 @@ def test_a_start_that_is_refused_leaves_its_name_free(
     every_order(lambda: next(names), work)
 
 
+@pytest.mark.parametrize("other", [("--learning-rate", "0.5"), ("--epochs", "2"), ("--network", "lenet")])
+def test_a_restart_leaves_the_run_of_another_command_line(
+    other: tuple[str, str],
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A launcher starts again what was refused because the folder is taken: it is not gone on with."""
+    own = [
+        "--data",
+        str(data),
+        "--epochs",
+        "1",
+        "--batch-size",
+        "8",
+        "--network",
+        "tiny",
+        "--run",
+        str(tmp_path / "run"),
+    ]
+    assert main(["train", "--device", "cpu", *own]) == 0
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    assert together(Turns(tmp_path / "run"), monkeypatch, *own, *other, restarts=1) == [2, 2]
+    name = other[0].removeprefix("--").replace("-", "_")
+    rule = f"--run-folder must be new, or hold what this command line has begun, with the {name} {other[1]}, got"
+    assert rule in capfd.readouterr().err
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_an_order_that_matters_is_found(waits: bool, tmp_path: Path) -> None:
     names = (tmp_path / f"{count}" for count in itertools.count())

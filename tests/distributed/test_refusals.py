@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from openmps.distributed import Group, Sharing
 from openmps.graph.compile.shards import Shards
 from openmps.ops.update.collectives import Processes
 from openmps.training import TrainableConvolutionDataSource
+from openmps.training.processes import share_of
 
 CPU = mps.mtl_device("cpu")
 PROCESSES = Processes(None, 0, 2, in_order=False, explain=lambda error: error)
@@ -51,6 +55,14 @@ def test_a_data_source_that_keeps_no_share_of_the_optimizers_state() -> None:
     with pytest.raises(mps.MPSTypeError, match=r"must offer shard_optimizer\(shards\).*got Custom"):
         graph.share_among(Sharing(PROCESSES, shards=SHARDS))
     assert graph.sharing is None
+
+
+def test_a_batch_without_equal_shares() -> None:
+    """A run that goes on keeps its batches: another number of processes helps there."""
+    three: Any = SimpleNamespace(count=3)
+    with pytest.raises(mps.MPSArgumentError, match="got 64. Use 63 or 66, or a number of processes that divides it"):
+        share_of(64, three)
+    assert share_of(66, three) == 22
 
 
 def test_an_update_by_hand_of_a_share() -> None:

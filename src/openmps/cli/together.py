@@ -69,7 +69,9 @@ def run_to_go_on_with(group: Group | None, run: Path | None, resume: Path | None
         return resume
     if group.most_restarts and run is None:
         rule = "must be given where the launcher may start the processes again (--max-restarts)"
-        raise MPSArgumentError(_WHO, "--run", rule, None, "Name the folder: a restart goes on with the run in it")
+        raise MPSArgumentError(
+            _WHO, "--run-folder", rule, None, "Name the folder: a restart goes on with the run in it"
+        )
     begun = is_first(group) and run is not None and group.restarts > 0 and (run / "run.json").exists()
     return run if group.broadcast(begun) else None
 

@@ -62,6 +62,7 @@ from openmps.cli.training_options import (
     Tensorboard,
     Warmup,
     WeightDecay,
+    check_begun,
     check_options,
     chosen_options,
     given_options,
@@ -127,8 +128,9 @@ def train(
     with joined(device) as group:
         going_on = run_to_go_on_with(group, run, resume)
         if going_on is not None:
-            given = given_options(context) if resume else {}
-            return _resume(going_on, given, group, shards=shard_optimizer, quiet=quiet)
+            given = given_options(context)
+            check = partial(check_options, given=given) if resume else partial(check_begun, context=context)
+            return _resume(going_on, given, group, check, shards=shard_optimizer, quiet=quiet)
         from openmps.cli.torch_networks import network_file
         from openmps.training.processes import together
 
@@ -207,15 +209,23 @@ def _begin(
         _train(split, folder, chosen, machine, work, group, quiet=quiet)
 
 
-def _resume(path: Path, given: Mapping[str, Any], group: Group | None, *, shards: bool, quiet: bool) -> None:
-    """Go on with a run; ``given`` is what the command line says beside it."""
+def _resume(
+    path: Path,
+    given: Mapping[str, Any],
+    group: Group | None,
+    check: Callable[[RunFolder], None],
+    *,
+    shards: bool,
+    quiet: bool,
+) -> None:
+    """Go on with a run; ``given`` is what the command line says beside it, which ``check`` holds against the run."""
     from openmps.runtime.devices import mtl_device
     from openmps.training import loop
     from openmps.training.processes import together
     from openmps.training.run_description import run_data, run_options
 
     folder = run_of_all(group, lambda: open_run(path))
-    together(group, lambda: check_options(folder, given))
+    together(group, lambda: check(folder))
     config = folder.config
     named = given.get("device") or str(config.get("device_type", "auto"))
     machine = mtl_device(named) if group is None else group.device

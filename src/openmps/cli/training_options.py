@@ -291,6 +291,22 @@ def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
             raise _contradiction(name, has.get(name), _plain(value))
 
 
+def check_begun(run: RunFolder, context: typer.Context) -> None:
+    """Raise unless a run is one that the same command line has begun, which a launcher has started again."""
+    from openmps.cli.own_code import has_form
+    from openmps.training.imported import is_imported
+    from openmps.training.run_description import flat, run_options
+
+    own, given = run_options(run), str(context.params["network"])
+    network = own.network if is_imported(own.network) and (is_imported(given) or has_form(given)) else given
+    chosen = chosen_options(context, context.params["epochs"] or own.epochs, network)
+    found, wanted = ({"network": each.network, **flat(each.describe())} for each in (own, chosen))
+    for name in dict.fromkeys((*wanted, *found)):
+        if found.get(name) != wanted.get(name):
+            rule = f"must be new, or hold what this command line has begun, with the {name} {wanted.get(name)}"
+            raise MPSArgumentError("openmps train", "--run-folder", rule, found.get(name), "Give another name")
+
+
 def _contradiction(name: str, own: Any, got: Any) -> MPSArgumentError:
     option = f"--{name.replace('_', '-')}"
     return MPSArgumentError(_WHO, option, f"must be {own}, as the run was started with", got, "Leave it out")

@@ -78,6 +78,7 @@ def share_of(batch_size: int, processes: TrainingProcesses | None, parts: int = 
         rule = f"must be a multiple of {' times '.join(filter(None, (each, some)))}"
         below = batch_size - batch_size % unit
         remedy = f"Use {below} or {below + unit}" if below else f"Use {unit}"
+        remedy += ", or a number of processes that divides it" if count > 1 else ""
         raise MPSArgumentError("TrainingOptions", "batch_size", rule, batch_size, remedy)
     return batch_size // count
 
