@@ -599,6 +599,9 @@ def test_padding_is_explained(capsys):
         (["explain-padding", "0"], "error: "),
         (["train", "--data", "/nowhere"], "/nowhere must be a folder, got nothing there"),
         (["train", "--image-size", "big"], "'big' is no size"),
+        (["train", "--image-size", "0x5"], "'0x5' must have lengths of 1 to 65535"),
+        (["train", "--run", "."], "'.' is no name of a new folder"),
+        (["train", "--run", "runs/.."], "'runs/..' is no name of a new folder"),
         (["train", "--channels", "2"], "2 is neither 1 (grey) nor 3 (red green blue)"),
         (["train", "--epochs", "0"], "--epochs"),
         (["train", "--learning-rate", "0"], "error: --learning-rate must be above 0 and finite"),
@@ -1031,6 +1034,9 @@ def test_a_run_is_as_right_in_8_bits(run, tmp_path, capsys):
     # Other labels are another accuracy: the data that are named are looked at.
     for file in Path(json.loads((run / "run.json").read_text())["data"]["path"]).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
+    status, _, error = _call(capsys, "quantize", run, tmp_path / "one", "--report", tmp_path / "." / "one")
+    assert (status, os.path.exists(tmp_path / "one")) == (2, False), "the report would take the archive's place"
+    assert "must be another file than" in error
     labels = tmp_path / "t10k-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:8] + bytes(10))
     status, *_ = run_command(capsys, "quantize", run, out, "--data", tmp_path, "--report", report, "--force")

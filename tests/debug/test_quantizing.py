@@ -208,6 +208,8 @@ def test_what_keeps_its_weights_is_named() -> None:
         quantize(done, [IMAGES])
     with pytest.raises(mps.MPSNonFiniteError, match=r"weights of 'conv0' must be finite"):
         quantize(network(NORMAL * np.inf), [IMAGES])
+    with pytest.raises(mps.MPSNonFiniteError, match=r"results of 'conv0' must be finite, for their errors"):
+        quantize(network(NORMAL), [np.where(IMAGES.max() == IMAGES, np.float32(np.nan), IMAGES)])
     with pytest.raises(mps.MPSArgumentError, match="source_images must"):
         quantize(graph, [])
     with pytest.raises(mps.MPSTypeError, match=r"one ndarray by itself. Give a list: \[source_images\]"):

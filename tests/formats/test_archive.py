@@ -306,6 +306,9 @@ def test_files(tmp_path: Path, cpu: MTLDevice) -> None:
     MPSKeyedArchiver.archive(MPSCNNPoolingMax(cpu, 5, 4), tmp_path / "pool.mps")
     found = MPSKeyedUnarchiver.unarchived_object_of_class(MPSCNNPoolingMax, tmp_path / "pool.mps", cpu)
     assert (found.kernel_width, found.kernel_height) == (5, 4)
+    (tmp_path / "cut.mps").write_bytes((tmp_path / "pool.mps").read_bytes()[:-1])
+    with pytest.raises(MPSFileError, match=r"cut\.mps is damaged or none of openmps"):
+        MPSKeyedUnarchiver.unarchived_object_of_class(MPSCNNPoolingMax, tmp_path / "cut.mps", cpu)
 
 
 # --- the unarchiver's forms -------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import pytest
 
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats import atomic
-from openmps.formats.atomic import flush, make_folder, remove_leftovers, write_atomic
+from openmps.formats.atomic import flush, make_folder, remove_leftovers, write_all_atomic, write_atomic
+from openmps.formats.folders import whole_folder
 
 
 def names(folder):
@@ -162,6 +163,27 @@ def test_keeps_permissions_and_symbolic_links(tmp_path):
     assert link.is_symlink()
     assert real.read_bytes() == b"new"
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
+
+
+def test_several_files_are_several(tmp_path):
+    """Two names of one file, which is there, or is not yet."""
+    os.symlink("b", tmp_path / "a")
+    for _ in range(2):
+        with pytest.raises(MPSFileError, match="a must be another file than the others, got one of them"):
+            write_all_atomic({tmp_path / "a": b"1", tmp_path / "b": b"2"})
+        assert not (tmp_path / "b").exists() or (tmp_path / "b").read_bytes() == b"old"
+        (tmp_path / "b").write_bytes(b"old")
+    assert names(tmp_path) == ["a", "b"]
+
+
+def test_a_file_of_a_folder_that_fails_is_named_as_it_would_be(tmp_path):
+    def fill():
+        with whole_folder(tmp_path / "new", "test") as made:
+            write_atomic(made / "no" / "a", b"1")
+
+    with pytest.raises(MPSFileError, match=r"/new/no/a must be in a folder that exists. Make .*/new/no first"):
+        fill()
+    assert names(tmp_path) == []
 
 
 def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):

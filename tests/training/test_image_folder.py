@@ -345,6 +345,9 @@ def test_what_does_not_fit_in_memory_is_an_error(folder, monkeypatch):
     monkeypatch.setattr("openmps.training.image_folder.np.empty", empty)
     with pytest.raises(MPSArgumentError, match=r"must fit in memory, got 3 images of 7x5x1\. Give size"):
         load_image_folder(folder)
+    monkeypatch.setattr("openmps.training.image_folder._decode", None)  # nothing is read
+    with pytest.raises(MPSArgumentError, match=r"got 3 images of 60000x60000x3\. Give a smaller size"):
+        load_image_folder(folder, size=(60000, 60000), channels=3)
 
 
 def test_without_pillow_the_extra_is_named(folder, monkeypatch):

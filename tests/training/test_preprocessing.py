@@ -115,6 +115,9 @@ def test_arguments_are_checked():
         Preprocessing("grey", 0, (1,))  # type: ignore[arg-type]
     with pytest.raises(MPSArgumentError, match="scale must be a finite number, got inf"):
         Preprocessing("grey", (0,), (float("inf"),))
+    for scale in (0.0, -1e-40):
+        with pytest.raises(MPSArgumentError, match="scale must not be 0 as float32, which images have"):
+            Preprocessing("grey", (0,), (scale,))
 
 
 def test_training_refuses_pixels_that_it_does_not_show(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -155,14 +156,17 @@ def refuse_given(context: typer.Context, names: str, why: str) -> None:
             raise typer.BadParameter(f"must be left out: {why}", param_hint=parameter.opts[0])
 
 
-def parse_size(text: str | None, option: str) -> tuple[int, int] | None:
-    """``28x20`` → (28, 20), ``28`` → (28, 28)."""
+def parse_size(text: str | None, option: str, most: float = math.inf) -> tuple[int, int] | None:
+    """``28x20`` → (28, 20), ``28`` → (28, 28); lengths of 1 to ``most`` where that is said."""
     if text is None:
         return None
     parts = text.lower().split("x")
     if len(parts) not in (1, 2) or not all(map(_is_length, parts)):
         raise typer.BadParameter(f"{text[:80]!r} is no size; write 28x20 or 28", param_hint=option)
-    return int(parts[0]), int(parts[-1])
+    width, height = int(parts[0]), int(parts[-1])
+    if math.isfinite(most) and not all(1 <= length <= most for length in (width, height)):
+        raise typer.BadParameter(f"{text[:80]!r} must have lengths of 1 to {most}", param_hint=option)
+    return width, height
 
 
 def _is_length(text: str) -> bool:

@@ -125,6 +125,8 @@ def train(
     Started by torchrun, as many processes share every batch, each on a GPU of its own or on the CPU, and come to the
     weights that one would; the first writes the run.
     """
+    if run is not None and run.name in ("", ".."):
+        raise typer.BadParameter(f"'{run}' is no name of a new folder", param_hint="--run")
     with joined(device) as group:
         going_on = run_to_go_on_with(group, run, resume)
         if going_on is not None:
@@ -132,9 +134,10 @@ def train(
             check = partial(check_options, given=given) if resume else partial(check_begun, context=context)
             return _resume(going_on, given, group, check, shards=shard_optimizer, quiet=quiet)
         from openmps.cli.torch_networks import network_file
+        from openmps.training.image_folder import LONGEST_SIDE
         from openmps.training.processes import together
 
-        size, form = parse_size(image_size, "--image-size"), channels_of(channels)
+        size, form = parse_size(image_size, "--image-size", LONGEST_SIDE), channels_of(channels)
         filter_name = None if scaling is None else scaling.value
         split = together(group, partial(_load, data, size, form, network, seed, filter_name, skip_broken))
         source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}

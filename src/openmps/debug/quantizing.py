@@ -121,7 +121,7 @@ def quantize(
         MPSTypeError: ``source_images`` is one array, and no list, or something else has the wrong type.
         MPSArgumentError: The graph trains, would refuse the images, or has no convolution whose weights can be of 8
             bits.
-        MPSNonFiniteError: A weight is NaN or infinite.
+        MPSNonFiniteError: A weight is NaN or infinite, or what a convolution gives for the images.
     """
     check_infers(_WHO, graph)
     arrays = arrays_for(_WHO, graph, source_images)
@@ -192,6 +192,9 @@ def _quantized(
         rule, remedy = "must be finite to be of 8 bits", "Look for them with openmps weights show"
         raise MPSNonFiniteError(_WHO, f"weights of {layer.label!r}", rule, None, remedy)
     wanted, made = layer.run().double(), dict[QuantizedForm, ArchivedQuantizedWeights]()
+    if not wanted.isfinite().all():
+        rule, remedy = "must be finite, for their errors are compared", "Give images whose numbers are finite"
+        raise MPSNonFiniteError(_WHO, f"results of {layer.label!r}", rule, None, remedy)
     errors: dict[QuantizedForm, float] = {}
     for form in forms:
         if is_smaller(numbers, form):

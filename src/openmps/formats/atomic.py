@@ -67,6 +67,11 @@ def write_all_atomic(contents: Mapping[Path, bytes]) -> list[Path]:
     """
     who = "write_all_atomic"
     targets = {path: Path(os.path.realpath(path_of(path, who))) for path in contents}
+    for path, target in targets.items():
+        if [*targets.values()].count(target) > 1:
+            raise MPSFileError(
+                who, str(path), "must be another file than the others", "one of them", "Choose other names."
+            )
     permissions = {path: _permissions(who, target) for path, target in targets.items()}
     temporary: dict[Path, Path] = {}
     try:

@@ -39,6 +39,9 @@ def whole_folder(path: str | os.PathLike[str], who: str) -> Generator[Path]:
         temporary.rename(target)
     except OSError as error:
         raise MPSFileError(who, str(path), "could not be written", error.strerror or error) from error
+    except MPSFileError as error:
+        place, remedy = (text.replace(str(temporary), str(path)) for text in (error.argument, error.remedy))
+        raise MPSFileError(error.who, place, error.rule, error.got, remedy) from error.__cause__
     finally:
         with suppress(OSError):
             shutil.rmtree(temporary, ignore_errors=True)

@@ -71,11 +71,11 @@ def is_folder(path: str | os.PathLike[str], who: str) -> bool:
 
 
 def is_same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Whether two paths lead to one file."""
+    """Whether two paths lead to one file, or would if it were there."""
     try:
         return os.path.samefile(one, other)
     except OSError:  # one is not there, or cannot be looked at: its reader says so
-        return False
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def is_within(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:

@@ -25,6 +25,8 @@ Channels: TypeAlias = Literal[1, 3]
 
 _FORMATS = {suffix: kind for suffix, kind in FORMATS.items() if kind in ("PNG", "JPEG", "BMP")}
 _LEFT_OUT = "--skip-broken leaves such files out, skip_broken=True in Python"
+LONGEST_SIDE = 65535
+"""Pixels that an image may be resized to, down or across."""
 _GREY_MODES = ("1", "L", "LA", "La")
 
 
@@ -79,7 +81,10 @@ def load_image_folder(
     skip_broken = flag(who, "skip_broken", skip_broken)
     classes = _class_folders(root, who)
     files = [(path, label) for label, name in enumerate(classes) for path in _image_files(name, who)]
-    stack = _Stack(len(files), "" if size else "Give size=(height, width) to resize all images.", who)
+    remedy = "Give a smaller size." if size else "Give size=(height, width) to resize all images."
+    stack = _Stack(len(files), remedy, who)
+    if resize is not None:
+        stack.reserve((*resize.size, channels or 1))
     labels: list[int] = []
     skipped: list[MPSFileError] = []
     for path, label in files:
@@ -114,6 +119,10 @@ class _Stack:
         self._used = 0
         self._array = np.empty((0, 0, 0, 0), dtype=np.uint8)
         self._first = Path()
+
+    def reserve(self, shape: Sequence[int]) -> None:
+        """Raise where there is no memory for images of this size; nothing was read yet."""
+        self._array = self._allocate(shape)
 
     def add(self, pixels: NDArray[np.uint8], path: Path) -> None:
         if self._used == 0:
@@ -217,8 +226,8 @@ def _checked_options(
     size: tuple[int, int] | None, channels: object, scaling: ScalingName | None, who: str
 ) -> _Resize | None:
     lengths = tuple(size) if isinstance(size, Sequence) else ()
-    if size is not None and (len(lengths) != 2 or not all(is_whole(n, 1) and n <= 65535 for n in lengths)):
-        raise MPSArgumentError(who, "size", "must be (height, width), each 1 to 65535", shown(size))
+    if size is not None and (len(lengths) != 2 or not all(is_whole(n, 1) and n <= LONGEST_SIDE for n in lengths)):
+        raise MPSArgumentError(who, "size", f"must be (height, width), each 1 to {LONGEST_SIDE}", shown(size))
     if channels not in (None, 1, 3):
         raise MPSArgumentError(who, "channels", "must be 1 (grey), 3 (red green blue) or None", shown(channels))
     scaler = None if scaling is None else Scaler(who, scaling)

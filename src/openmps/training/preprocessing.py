@@ -49,7 +49,7 @@ class Preprocessing:
                 rule = f"must have a number for each channel, {_ORDERS[self.order]}"
                 raise MPSArgumentError(who, name, rule, len(numbers))
             object.__setattr__(self, name, numbers)
-        if not np.array(self.scale, np.float32).all():
+        if min(map(abs, self.scale)) < np.finfo(np.float32).tiny:
             raise MPSArgumentError(who, "scale", "must not be 0 as float32, which images have", self.scale)
 
     @classmethod

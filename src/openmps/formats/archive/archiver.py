@@ -166,16 +166,17 @@ def _retired(form: str) -> MPSTypeError:
 
 def _unarchived(who: str, data: Data, device: MTLDevice, registry: Registry | None) -> Any:
     """The root object of an archive."""
+    what = "archive"
     if isinstance(data, os.PathLike):
-        data = read_archive(data, who)
+        what, data = os.fspath(data), read_archive(data, who)
     if not isinstance(data, bytes | bytearray | memoryview):
         rule = "must be bytes, or the Path of a file"
         raise MPSTypeError(who, "data", rule, type(data).__name__)
-    document, arrays = unpack(bytes(data), who)
+    document, arrays = unpack(bytes(data), who, what)
     del data  # as long as the arrays
     entries = document.get("objects")
     if not isinstance(entries, list) or "root" not in document:
-        raise MPSFileError(who, "archive", "must have objects and a root", sorted(map(str, document))[:8])
+        raise MPSFileError(who, what, "must have objects and a root", sorted(map(str, document))[:8])
     reader = Reader(who, arrays, device, _checked(who, registry))
     reader.things(entries)
     return reader.root(document["root"])
