@@ -400,6 +400,7 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(capsys, tmp_path, idx):
         (["--channels", "3"], "--channels must be 1, as"),
         (["--image-size", "4x6"], "--image-size must be 6x4, as the run was started with, got 4x6"),
         (["--skip-broken"], "--skip-broken must be False, as"),
+        (["--augment", "crop:1"], "--augment must be left out, as the run was started without it, got crop:1"),
         (["--run", "other"], "--run must be left out: the run goes on in its own folder"),
         (["--epochs", "3"], "epochs must be at least the 4"),
     ],

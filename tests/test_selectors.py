@@ -405,6 +405,16 @@ def test_the_first_argument_tells_the_forms_apart() -> None:
             lambda: mps.MPSCNNPoolingMax(CPU, kernelWidth=2),  # type: ignore[call-arg]
             "MPSCNNPoolingMax: kernelWidth is no argument here. Use kernel_width",
         ),
+        (
+            lambda: mps.MPSCNNConvolutionDescriptor(3, 3, 1, 8, strideInPixelsX=2),  # type: ignore[call-arg]
+            "MPSCNNConvolutionDescriptor: strideInPixelsX is no argument here. "
+            "It is an attribute, stride_in_pixels_x: set it on the MPSCNNConvolutionDescriptor",
+        ),
+        (
+            lambda: mps.MPSImageLanczosScale(CPU, scale_transform=None),  # type: ignore[call-arg]
+            "MPSImageLanczosScale: scale_transform is no argument here. "
+            "It is an attribute, scale_transform: set it on the MPSImageLanczosScale",
+        ),
     ],
 )
 def test_an_argument_in_another_spelling_names_the_right_one(call: Callable[[], Any], sentence: str) -> None:

@@ -107,9 +107,12 @@ class NamedProperties:
                 property.__init__(member, member.fget, _Refusal(name), member.fdel, member.__doc__)
 
 
-def is_writable(member: property) -> bool:
-    """Whether a property can be set."""
-    return member.fset is not None and not isinstance(member.fset, _Refusal)
+def is_writable(kind: type, name: str) -> bool:
+    """Whether an attribute of a class can be set on its objects; a method is none."""
+    member = inspect.getattr_static(kind, name, None)
+    if isinstance(member, property):
+        return member.fset is not None and not isinstance(member.fset, _Refusal)
+    return bool(getattr(member, "is_writable", not inspect.isroutine(member)))
 
 
 class Labelled(NamedProperties):
@@ -248,7 +251,7 @@ class KnownAttributes(NamedProperties):
                 check = _checks(type(self)).get(name)
                 if check is not None:
                     value = check(_called(self), name, value)
-                elif name not in _names(type(self)) and _is_refused(type(self), name):
+                elif name not in public_names(type(self)) and _is_refused(type(self), name):
                     raise _unknown(self, name)
             object.__setattr__(self, name, value)
 
@@ -267,7 +270,7 @@ class NamedAttributes(KnownAttributes):
             # Called where nothing was found, or where a property has raised an AttributeError.
             if name[0] == "_":
                 raise AttributeError(f"{type(self).__name__}.{name} is not set")
-            if name in _names(type(self)):
+            if name in public_names(type(self)):
                 remedy = "A constructor of a subclass begins with super().__init__(…)"
                 raise MPSAttributeError(type(self).__name__, name, "is not set", None, remedy)
             raise _unknown(self, name)
@@ -278,7 +281,7 @@ store = object.__setattr__
 
 
 @lru_cache(_KEPT)
-def _names(kind: type) -> frozenset[str]:
+def public_names(kind: type) -> frozenset[str]:
     """The public names that a class has or declares."""
     return frozenset(name for base in kind.__mro__ for name in _declared(base) if name[0] != "_")
 
@@ -306,7 +309,7 @@ def _checks(kind: type) -> Mapping[str, Callable[[str, str, Any], Any]]:
 def _own_names(kind: type) -> frozenset[str]:
     """Those of them that come from the package."""
     inner = next(base for base in kind.__mro__ if _is_own(base))
-    return _names(inner)
+    return public_names(inner)
 
 
 @lru_cache(_KEPT)
@@ -317,7 +320,7 @@ def _is_refused(kind: type, name: str) -> bool:
 @lru_cache(_KEPT)
 def _meant(kind: type, name: str) -> str | None:
     """The attribute of a class that ``name`` was probably to be."""
-    names = _names(kind)
+    names = public_names(kind)
     return next(filter(None, (respelt(each, names) for each in spellings(name))), None) or closest(name, names)
 
 

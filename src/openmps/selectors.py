@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
 from typing import Any, Never, TypeVar
 
+from openmps.checks import is_writable, public_names
 from openmps.errors import MPSAttributeError, MPSTypeError
-from openmps.spellings import closest
+from openmps.spellings import closest, respelt
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -110,9 +111,15 @@ class Elsewhere:
 
 
 def no_argument(thing: object, name: str, names: list[str]) -> MPSTypeError:
-    """The error of an argument that is none of these, with the one that was meant."""
+    """The error of an argument that is none of these, with the argument or the attribute that was meant."""
+    kind = type(thing)
     meant = closest(name, names)
-    remedy = f"The arguments are {', '.join(names)}" if meant is None else f"Use {meant}"
+    if meant is not None:
+        remedy = f"Use {meant}"
+    elif (own := respelt(name, public_names(kind))) and is_writable(kind, own):
+        remedy = f"It is an attribute, {own}: set it on the {kind.__name__}"
+    else:
+        remedy = f"The arguments are {', '.join(names)}"
     return MPSTypeError(type(thing).__name__, name, "is no argument here", None, remedy)
 
 

@@ -213,7 +213,7 @@ def test_labels_are_checked(bench: Bench, rng: np.random.Generator) -> None:
     batch, given = bench.batch(images), labels(bench, targets)
     command_buffer = bench.command_buffer()
     for states, message in (
-        (None, "source_states must have 1 entry, one for each input"),
+        (None, r"must have 1 entry, one for each input, got 0\. Labels of a loss are .* MPSCNNLossLabels\.batch"),
         ([given[:1]], r"source_states\[0\] must hold 2 state\(s\), one an image, got 1"),
         ([labels(bench, targets[:, :4])], r"MPSCNNLoss.*labels\[0\] must be 1x1 with at least 10 channels"),
         ([given[0]], r"source_states\[0\] must be a sequence of MPSState"),

@@ -309,4 +309,6 @@ def check_begun(run: RunFolder, context: typer.Context) -> None:
 
 def _contradiction(name: str, own: Any, got: Any) -> MPSArgumentError:
     option = f"--{name.replace('_', '-')}"
+    if own is None:
+        return MPSArgumentError(_WHO, option, "must be left out, as the run was started without it", got)
     return MPSArgumentError(_WHO, option, f"must be {own}, as the run was started with", got, "Leave it out")

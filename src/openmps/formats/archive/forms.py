@@ -232,14 +232,7 @@ def properties(kind: type) -> frozenset[str]:
     for each, (more, fewer) in _OTHER_PROPERTIES.items():
         if issubclass(kind, each):
             names = (names | more) - fewer
-    return frozenset(name for name in names if not name.startswith("_") and _is_writable(kind, name))
-
-
-def _is_writable(kind: type, name: str) -> bool:
-    value = inspect.getattr_static(kind, name, None)
-    if isinstance(value, property):
-        return is_writable(value)
-    return bool(getattr(value, "is_writable", True))
+    return frozenset(name for name in names if not name.startswith("_") and is_writable(kind, name))
 
 
 def _is_own(hint: Any) -> bool:

@@ -137,7 +137,9 @@ def check_sources(
     if len(sources) != len(interface.inputs):
         raise MPSArgumentError(who, "source_images", interface.count_rule(interface.inputs), f"{len(sources)}")
     if len(states) != len(interface.input_states):
-        raise MPSArgumentError(who, "source_states", interface.count_rule(interface.input_states), f"{len(states)}")
+        remedy = "" if states else "Labels of a loss are a batch of states: MPSCNNLossLabels.batch(device, one_hot)"
+        rule = interface.count_rule(interface.input_states)
+        raise MPSArgumentError(who, "source_states", rule, f"{len(states)}", remedy)
     if not sources:
         rule, remedy = (
             "must read a source image, which says how many images there are",
