@@ -461,6 +461,11 @@ def lengths_text(lengths: Sequence[int]) -> str:
     return "x".join(str(length) for length in lengths)
 
 
+def counted(number: int, word: str) -> str:
+    """``1 kernel``, ``2 kernels``."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def _too_large(who: str, argument: str, got: object) -> MPSArgumentError:
     return MPSArgumentError(who, argument, f"must be a number of float32, at most {FLT_MAX} in magnitude", got)
 

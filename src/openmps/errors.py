@@ -5,10 +5,8 @@ Each error names who refused (class and label), which argument, the rule, what i
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 _LONGEST_PART = 800
 """Characters of each part of a sentence: what a file says may be of any length."""
@@ -36,8 +34,7 @@ def _short(part: object, most: int = _LONGEST_PART) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def counted(number: int, word: str) -> str:
-    """``1 kernel``, ``2 kernels``."""
+def _counted(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
@@ -129,7 +126,7 @@ class MPSExportError(_ListingError, MPSArgumentError):
     """Something of a graph cannot be said in the format asked for; ``problems`` lists all of it, a line each."""
 
     def __init__(self, who: str, argument: str, problems: Sequence[str]) -> None:
-        rule = f"must hold only what the format has; {counted(len(problems), 'problem')} in the way"
+        rule = f"must hold only what the format has; {_counted(len(problems), 'problem')} in the way"
         super().__init__(who, argument, rule, problems)
 
 
@@ -151,7 +148,7 @@ class MPSOperatorError(_ListingError, MPSFileError):
             "that the framework cannot express": len(nodes) - invalid,
             "against ONNX's rules": invalid,
         }
-        rule = "has " + " and ".join(f"{counted(count, 'node')} {what}" for what, count in counts.items() if count)
+        rule = "has " + " and ".join(f"{_counted(count, 'node')} {what}" for what, count in counts.items() if count)
         problems = [_said(each["operator"], each["why"], each["remedy"], [each["node"]]) for each in nodes]
         super().__init__(who, argument, rule, problems)
 
@@ -192,23 +189,3 @@ class MPSNonFiniteError(MPSError, ArithmeticError):
 
 class MPSTrainingWarning(UserWarning):
     """Weights do not arrive: they did not move, no update was ever asked for, or a kernel holds older ones."""
-
-
-OF_MEMORY = re.compile(r"out of memory|not enough memory|(cannot|can't) allocate memory|^Error -4 while", re.IGNORECASE)
-"""How libraries that have no better error for it put it; the last is zlib's."""
-
-
-@contextmanager
-def memory_for(who: str, argument: str) -> Generator[None]:
-    """Raise ``MPSMemoryError`` where there is no memory for what is made within.
-
-    Python and NumPy raise ``MemoryError``, torch a ``RuntimeError`` that only its text tells from others.
-    """
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        is_of_memory = isinstance(error, MemoryError) or OF_MEMORY.search(str(error))
-        if isinstance(error, MPSError) or not is_of_memory:  # ours are named already
-            raise
-        remedy = "Drop what is no longer used, or use a smaller batch"
-        raise MPSMemoryError(who, argument, "needs more memory than there is", None, remedy) from error

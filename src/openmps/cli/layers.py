@@ -69,7 +69,7 @@ def summary(
 
 def _print_operators(path: Path) -> None:
     """The operators of an ONNX model, whether they can be converted or not."""
-    from openmps.errors import counted
+    from openmps.checks import counted
     from openmps.formats.onnx.ports import shape_text
     from openmps.formats.onnx.reading import read_model
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from openmps.checks import lengths_text
+from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_coreml, is_model
 from openmps.cli.options import (
     Device,
@@ -23,7 +23,7 @@ from openmps.cli.options import (
     warned_once,
 )
 from openmps.cli.registry import Modules, registry_of
-from openmps.errors import MPSError, MPSFileError, counted, printable
+from openmps.errors import MPSError, MPSFileError, printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from openmps.checks import size_text
-from openmps.errors import MPSError, MPSFileError, counted
+from openmps.checks import counted, size_text
+from openmps.errors import MPSError, MPSFileError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from openmps.checks import counted
 from openmps.cli.archives import is_model
 from openmps.cli.models import Found, open_graph, open_model, required_images
 from openmps.cli.models import Images as Sizes
@@ -25,7 +26,7 @@ from openmps.cli.options import (
 )
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Count, chosen_format, given_to, images_of, sources_of
-from openmps.errors import MPSError, counted
+from openmps.errors import MPSError
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given

@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.checks import KnownAttributes, Labelled, Shown, of_kind, store
-from openmps.errors import MPSArgumentError, MPSTypeError, memory_for
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import Taken, as_array, exported, location, taken_array, taken_tensor
 from openmps.metal.host_copy import HostCopy
 from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, mark_written, wait_until_written
 from openmps.metal.processor import Processor
 from openmps.metal.version import Version
+from openmps.out_of_memory import memory_for
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
 

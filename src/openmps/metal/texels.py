@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import Shown, of_kind, store, whole
-from openmps.errors import MPSArgumentError, MPSTypeError, memory_for, shown
+from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.metal.array_protocols import as_array
 from openmps.metal.host_elements import as_elements
 from openmps.metal.pending import Region, mark_written, wait_until_written
@@ -21,6 +21,7 @@ from openmps.metal.pixel_formats import PIXEL_LAYOUTS, PixelLayout, numbers_of
 from openmps.metal.processor import Processor
 from openmps.metal.resource import Resource
 from openmps.metal.texture_descriptor import MTLTextureDescriptor, level_bytes, level_size
+from openmps.out_of_memory import memory_for
 from openmps.types import (
     ELEMENT_BYTES,
     NUMPY_DTYPES,

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from openmps.checks import of_kind
-from openmps.errors import MPSArgumentError, MPSFileError, memory_for
+from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.metal.device import MTLDevice
+from openmps.out_of_memory import memory_for
 from openmps.training.callbacks import Callbacks, TrainingCallback
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from openmps.checks import Shown
 from openmps.core.operand import View
-from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError, memory_for
+from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
 from openmps.metal.memory import DeferrableMemory
 from openmps.metal.pending import Region
 from openmps.metal.stream import brought
 from openmps.ops.elements import DTYPES, decode
+from openmps.out_of_memory import memory_for
 from openmps.runtime.host import Host, Layout, as_elements
 from openmps.types import ELEMENT_BYTES
 from openmps.types import MPSImageFeatureChannelFormat as Format

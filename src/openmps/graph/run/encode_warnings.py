@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from openmps.core.weight_versions import Held, HoldsWeights
-from openmps.errors import MPSTrainingWarning, memory_for
+from openmps.errors import MPSTrainingWarning
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, row_of
 from openmps.graph.nodes.rows import Row
 from openmps.graph.nodes.trainable import TrainableNode, data_source_of, offered_updates, training_of
 from openmps.graph.nodes.training import Callback, Training
 from openmps.metal.device import CommandBuffer
+from openmps.out_of_memory import memory_for
 from openmps.types import MPSNNTrainingStyle
 
 _ENCODES_BEFORE_JUDGEMENT = 2

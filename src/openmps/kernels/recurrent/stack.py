@@ -15,13 +15,14 @@ from openmps.core.kernel.arguments import member_of
 from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel, OperandPlan
 from openmps.core.operand import Operand
-from openmps.errors import MPSArgumentError, MPSTypeError, memory_for
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
 from openmps.kernels.recurrent.layer import PARTS, Form, Layer, read_layer, stacked, unstacked
 from openmps.kernels.recurrent.states import Held, RecurrentState, check_list
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.matrix.recurrent import FirstColumns, JoinColumns, Member, Recurrence, Total
 from openmps.ops.op import Value
+from openmps.out_of_memory import memory_for
 from openmps.runtime.binding import HeldTensor
 from openmps.selectors import takes
 from openmps.types import MPSRNNBidirectionalCombineMode as Combine
