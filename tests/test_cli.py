@@ -1035,7 +1035,7 @@ def test_a_run_is_as_right_in_8_bits(run, tmp_path, capsys):
     # Other labels are another accuracy: the data that are named are looked at.
     for file in Path(json.loads((run / "run.json").read_text())["data"]["path"]).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    status, _, error = _call(capsys, "quantize", run, tmp_path / "one", "--report", tmp_path / "." / "one")
+    status, _, error = run_command(capsys, "quantize", run, tmp_path / "one", "--report", tmp_path / "." / "one")
     assert (status, os.path.exists(tmp_path / "one")) == (2, False), "the report would take the archive's place"
     assert "must be another file than" in error
     labels = tmp_path / "t10k-labels-idx1-ubyte"
