@@ -28,6 +28,7 @@ from openmps.conformance.evidence import Proof, evidence
 from openmps.conformance.goldens import Verdict, goldens, load_recording, verdict
 from openmps.conformance.objects import Maker
 from openmps.conformance.recorder import changed, faults_seen, record
+from openmps.convention.filters import FILTERS
 from openmps.convention.table import CONVENTIONS
 from openmps.formats.archive.forms import properties
 from samples.sample import Sample
@@ -74,6 +75,16 @@ def test_nothing_is_left_out_in_silence() -> None:
     assert {*facts.FACTS} == {*facts.CASES, *facts.APART} and not facts.CASES.keys() & facts.APART.keys()
     settled = {name for case in LIST.cases.values() for name in case.questions}
     assert {*CONVENTIONS} == settled | {*questions.APART} and not settled & {*questions.APART}
+
+
+@pytest.mark.parametrize("name", [row.name for row in FILTERS if row.alternatives and row.name not in questions.APART])
+def test_questions_on_filters_tell_their_readings_apart(name: str) -> None:
+    found: list[str] = []
+    for choice in CONVENTIONS[name].choices:
+        with mps.conventions(**{name: choice}):
+            asked = [answer_of(case, CPU) for case in LIST.cases.values() if name in case.questions]
+        found.append(json.dumps(asked))
+    assert len({*found}) == len(found)
 
 
 @pytest.mark.parametrize(("kind", "sample"), KERNELS, ids=lambda each: getattr(each, "name", ""))

@@ -374,3 +374,46 @@ def shrunk(x: list[float], count: int, reading: str) -> list[float]:
             total += each * x[min(max(pixel, 0), len(x) - 1)]
         found.append(total / weight)
     return found
+
+
+def box_means(x: list[float], size: int, reading: str) -> list[float]:
+    """Sums over centred windows of a row, divided by their size or by the pixels of the row in them."""
+    found: list[float] = []
+    for i in range(len(x)):
+        inside = x[max(0, i - size // 2) : i + size // 2 + 1]
+        found.append(sum(inside) / (size if reading == "counted" else len(inside)))
+    return found
+
+
+def tent(x: list[float], size: int, reading: str) -> list[float]:
+    """A triangle of this size over a row with zeros around it, or a box of it twice."""
+    if reading == "twice":
+        return box_means(box_means([*[0.0] * size, *x, *[0.0] * size], size, "counted"), size, "counted")[size:-size]
+    half = (size + 1) // 2
+    weights = [half - abs(p - size // 2) for p in range(size)]
+    return [sum(w * tap(x, i - size // 2 + p, "zero") for p, w in enumerate(weights)) / half**2 for i in range(len(x))]
+
+
+def binned(x: list[float], count: int, reading: str) -> list[int]:
+    """How many numbers of 0 to 1 are in each bin."""
+    found = [0] * count
+    for v in x:
+        place = v * count if reading == "floor" else v * (count - 1) + 0.5
+        found[min(math.floor(place), count - 1)] += 1
+    return found
+
+
+def equalized(counts: list[int], reading: str) -> list[float]:
+    """What becomes of each bin: the share of the numbers up to it, or before it."""
+    return [sum(counts[: b + (reading == "inclusive")]) / sum(counts) for b in range(len(counts))]
+
+
+def specified(have: list[int], want: list[int], reading: str) -> list[float]:
+    """The bin for each, of 0 to 1: the first whose share is as large, or the first whose share is nearest."""
+    shares = [[sum(each[: b + 1]) / sum(each) for b in range(len(each))] for each in (have, want)]
+    found: list[float] = []
+    for share in shares[0]:
+        apart = [abs(each - share) for each in shares[1]]
+        first = next(b for b, each in enumerate(shares[1]) if each >= share)
+        found.append((first if reading == "smallest" else apart.index(min(apart))) / (len(want) - 1))
+    return found

@@ -103,8 +103,7 @@ def _edges() -> Iterator[Asked]:
     for part in (1, 2, 8):
         faint = _picture(*[[0, 0, 0, 0, *[part / 8] * 4]] * 5)
         yield "canny_scale", f"a step of {part} / 8", _filter(mps.MPSImageCanny(DEVICE), faint)
-    line = _picture(*[[0, 0, 0, 0, 1, 0, 0, 0, 0]] * 5)
-    yield "canny_thinning", "a line", _filter(mps.MPSImageCanny(DEVICE), line)
+    yield "canny_thinning", "a step in a row", _filter(mps.MPSImageCanny(DEVICE), _picture([0, 0, 0, 0, *[0.5] * 4]))
     weak = [[0] * 5 + [0.15] * 5 if y else [0] * 5 + [1] * 5 for y in range(32)]
     fast = _set(mps.MPSImageCanny(DEVICE), use_fast_mode=True)
     yield "canny_fast_mode", "a weak edge with a strong pixel", _filter(fast, _picture(*weak))
@@ -161,12 +160,12 @@ def _histograms() -> Iterator[Asked]:
     low = mps.MPSImageHistogramInfo(4, False, (0.0,) * 4, (0.25,) * 4)
     above = _set(mps.MPSImageHistogram(DEVICE, low), min_pixel_threshold_value=(0.5,) * 4)
     yield "histogram_threshold", "a threshold above the bounds", _filter(above, _picture([0, 1, 1]), **counted)
-    levels = _picture([0, 0.3, 0.6, 0.9])
+    levels = _picture([0.125, 0.375, 0.625, 0.875])
     equal = mps.MPSImageHistogramEqualization(DEVICE, info)
     yield "equalization_table", "four levels", _filter(equal, levels, histograms=[listed([1, 1, 1, 1])])
     like = mps.MPSImageHistogramSpecification(DEVICE, info)
-    counts = [listed([2, 2, 0, 0]), listed([1, 1, 1, 1])]
-    yield "specification_table", "two levels as four", _filter(like, levels, histograms=counts)
+    counts = [listed([3, 2, 0, 3]), listed([2, 2, 2, 2])]
+    yield "specification_table", "three levels as four", _filter(like, levels, histograms=counts)
 
 
 def _guided() -> Iterator[Asked]:

@@ -5,11 +5,9 @@ Each says what to ask a Mac, and what the readings answer; pictures are of at mo
 
 from __future__ import annotations
 
-from openmps.convention.row import NO_NUMBERS, NOT_COMPUTED, NOT_DEFINED, Convention
+from openmps.convention.row import NO_NUMBERS, Convention
 
 _REFUSED = "it concerns what is refused, not numbers"
-_BY_FORMULA = "what the header says or prints, word for word, holds until a Mac shows another reading"
-_PROPERTY = "it is a property, which programs set themselves"
 FILTERS = (
     Convention(
         "clip_beside", ("I1",), "What does an encode write whose clip rectangle lies beside its destination?",
@@ -29,7 +27,7 @@ FILTERS = (
         "filter_depth", ("I3",), "What do z and depth of a filter's offset and clip rectangle say?",
         {"images": "which images of an object that holds several, as for kernels of networks"},
         ("MPSUnaryImageKernel",), ("silent",),
-        why_not=NOT_DEFINED,
+        why_not="it counts images, as in networks; what else a depth of pictures could count is said nowhere",
         to_ask="a clipRect of depth 0: pixels written, or none",
     ),
     Convention(
@@ -43,14 +41,14 @@ FILTERS = (
         "filter_channels", ("I5",), "What does a filter read of channels that its source lacks?",
         {"texture": "0, and 1 in the fourth channel; channels that the destination lacks are dropped"},
         ("MPSUnaryImageKernel",), ("graph-concatenation-1-1: such a texture is read so",),
-        why_not=NOT_DEFINED,
+        why_not="it is how Metal reads textures of fewer components, which a Mac has shown",
         to_ask="a box of 1 from R8 into RGBA32Float: v 0 0 1, or v v v v",
     ),
     Convention(
         "many_channels", ("I6",), "Are pictures of more than four channels filtered?",
         {"each": "yes, channel by channel, but for filters of colours"},
         ("MPSUnaryImageKernel",), ("the header speaks of textures",),
-        why_not=NOT_DEFINED,
+        why_not="no other result is named: what is not filtered has no numbers",
         to_ask="a box over an MPSImage of 8 channels, by the image form",
     ),
     Convention(
@@ -82,23 +80,21 @@ FILTERS = (
     ),
     Convention(
         "box_border", ("I11",), "Do boxes and tents count zeros outside the picture?",
-        {"counted": "yes: the divisor is always the window's"},
+        {"counted": "yes: the divisor is always the window's", "inside": "no: weights in the picture alone divide"},
         ("MPSImageBox", "MPSImageTent"), ("silent",),
-        why_not=_BY_FORMULA,
         to_ask="a box of 3 over 3 x 3 ones: 4/9 in a corner, or 1",
     ),
     Convention(
         "tent_width", ("I12",), "Is the width of a tent that of the whole triangle?",
-        {"whole": "yes"},
+        {"whole": "yes", "twice": "no: that of a box that is applied twice"},
         ("MPSImageTent",), ("MPSImageConvolution.h 189-211",),
-        why_not=_BY_FORMULA,
-        to_ask="a tent of 3 on an impulse: 0.25 0.5 0.25",
+        to_ask="a tent of 3 on an impulse: 0.25 0.5 0.25, or 1 2 3 2 1 over 9",
     ),
     Convention(
         "gaussian_reach", ("I13",), "How far does a Gaussian reach, and what is the sum of its weights?",
         {"cut": "ceil(3.7 sigma) pixels to each side, a sum of 1"},
         ("MPSImageGaussianBlur", "MPSImageCanny"), ("MPSImageConvolution.h 243: the framework's own is approximate",),
-        why_not=NOT_DEFINED,
+        why_not="the framework's weights are an approximation that is printed nowhere",
         to_ask="blur an impulse in R32Float with sigma 1, 2, 5 and 20",
     ),
     Convention(
@@ -110,51 +106,47 @@ FILTERS = (
     ),
     Convention(
         "sobel_scale", ("I15",), "Are Sobel's differences scaled?",
-        {"unscaled": "no"},
+        {"unscaled": "no", "quarter": "yes: by a fourth, the sum of the weights of one side"},
         ("MPSImageSobel",), ("MetalPerformanceShaders.h prints the formula",),
-        why_not=_BY_FORMULA,
         to_ask="a step from 0 to 1 in R32Float: 4, or less",
     ),
     Convention(
         "sobel_alpha", ("I16",), "What does Sobel make of alpha?",
-        {"filtered": "a channel as the others: an opaque picture becomes transparent"},
+        {"filtered": "a channel as the others: an opaque picture becomes transparent", "one": "1"},
         ("MPSImageSobel",), ("silent",),
-        why_not=NOT_DEFINED,
         to_ask="alpha of an opaque RGBA8 picture's result: 0, or 255",
     ),
     Convention(
         "canny_values", ("I17",), "Which values do edges and other pixels have?",
         {"one": "1 and 0"},
         ("MPSImageCanny",), ("MPSImageConvolution.h+",),
-        why_not=NOT_DEFINED,
+        why_not="no other value is named anywhere",
         to_ask="an edge in R32Float",
     ),
     Convention(
         "canny_scale", ("I18",), "What are Canny's thresholds compared with?",
-        {"unscaled": "with unscaled differences of pixels of 0 to 1"},
+        {"unscaled": "with unscaled differences of pixels of 0 to 1", "quarter": "with a fourth of them"},
         ("MPSImageCanny",), ("MPSImageConvolution.h+",),
-        why_not=NOT_DEFINED,
         to_ask="steps of growing height in R32Float: the first edge at 0.4 / 2.007, or at a multiple",
     ),
     Convention(
         "canny_thinning", ("I19",), "Which of two largest neighbours of one length stays?",
-        {"later": "the one further down or right; directions are those of four sectors"},
+        {"earlier": "the one further up or left; directions are those of four sectors",
+         "later": "the one further down or right", "both": "both", "none": "neither"},
         ("MPSImageCanny",), ("MPSImageConvolution.h+",),
-        why_not=NOT_DEFINED,
         to_ask="a symmetric step: one column of edges, two, or none",
     ),
     Convention(
         "canny_fast_mode", ("I20",), "How far are weak edges followed in fast mode?",
         {"end": "to their end"},
         ("MPSImageCanny",), ("MPSImageConvolution.h+: a length is not said",),
-        why_not=NOT_DEFINED,
+        why_not="no length is said at which they would end",
         to_ask="a weak edge of 100 pixels with one strong pixel at its beginning",
     ),
     Convention(
         "canny_edge", ("I21",), "Which edge mode has a fresh Canny filter?",
-        {"clamp": "Clamp, or the frame would be an edge"},
+        {"clamp": "Clamp, or the frame would be an edge", "zero": "Zero, as other filters"},
         ("MPSImageCanny",), ("silent",),
-        why_not=_PROPERTY,
         to_ask="edgeMode of a fresh filter",
     ),
     Convention(
@@ -166,9 +158,8 @@ FILTERS = (
     ),
     Convention(
         "median_edge", ("I23",), "Which edge mode has a fresh median?",
-        {"zero": "Zero"},
+        {"zero": "Zero", "clamp": "Clamp"},
         ("MPSImageMedian",), ("silent",),
-        why_not=_PROPERTY,
         to_ask="edgeMode of a fresh filter",
     ),
     Convention(
@@ -180,16 +171,14 @@ FILTERS = (
     ),
     Convention(
         "structure_centre", ("I25",), "Is the middle of a structuring element used as it is given?",
-        {"given": "yes"},
+        {"given": "yes", "zero": "no: it counts as 0"},
         ("MPSImageDilate", "MPSImageErode"), ("MPSImageMorphology.h 90-91, 113-123",),
-        why_not=_BY_FORMULA,
         to_ask="values of 0.5 everywhere over zeros: -0.5 where it is used, 0 where it counts as 0",
     ),
     Convention(
         "morphology_start", ("I26",), "From which number do dilation and erosion begin?",
-        {"infinite": "-infinity and infinity"},
+        {"infinite": "-infinity and infinity", "unit": "0 and 1"},
         ("MPSImageDilate", "MPSImageErode"), ("silent",),
-        why_not=_BY_FORMULA,
         to_ask="values of 2 over zeros in R32Float: -2, or 0",
     ),
     Convention(
@@ -204,14 +193,13 @@ FILTERS = (
         "pyramid_border", ("I28",), "What do samples beyond an expanded level give?",
         {"smaller": "the edge mode of the smaller level: nothing, or its nearest pixels at even places"},
         ("MPSImageLaplacianPyramid",), ("silent",),
-        why_not=NOT_DEFINED,
+        why_not="it is not said which pixels would be read instead",
         to_ask="a corner of a ramp of 4 x 4",
     ),
     Convention(
         "scale_base", ("I29",), "What does a scale without a transform fill?",
-        {"destination": "the whole destination, whatever the clip rectangle is"},
+        {"destination": "the whole destination, whatever the clip rectangle is", "clip": "the clip rectangle"},
         ("MPSImageScale", "MPSImageLanczosScale", "MPSImageBilinearScale"), ("MPSImageResampling.h 52-57",),
-        why_not=_BY_FORMULA,
         to_ask="a clipRect of half the width: the left half of the picture, or all of it",
     ),
     Convention(
@@ -222,9 +210,8 @@ FILTERS = (
     ),
     Convention(
         "histogram_bins", ("I31",), "In which bin does a number count?",
-        {"floor": "floor(n (v - min) / (max - min))"},
+        {"floor": "floor(n (v - min) / (max - min))", "rounded": "round((n - 1) (v - min) / (max - min))"},
         ("MPSImageHistogram", "MPSImageNormalizedHistogram"), ("MPSImageHistogram.h 18-24",),
-        why_not=NOT_COMPUTED,
         to_ask=(
             "4 bins over the bytes 0 43 128 212 255: 2 0 1 2 by the floor, 1 1 2 1 where v of 0 to n - 1 is "
             "rounded"
@@ -239,23 +226,21 @@ FILTERS = (
     ),
     Convention(
         "histogram_threshold", ("I33",), "Does the threshold compare a number before it is cut to the bounds?",
-        {"before": "yes"},
+        {"before": "yes", "after": "no: the number that was cut is compared"},
         ("MPSImageHistogram",), ("MPSImageHistogram.h",),
-        why_not=_BY_FORMULA,
         to_ask="a threshold of 0.5 with a maxPixelValue of 0.25, pixels of 1: counted, or not",
     ),
     Convention(
         "equalization_table", ("I34",), "Does the table of an equalization count a bin itself?",
-        {"inclusive": "yes: the distribution up to and with it; an empty histogram changes nothing"},
+        {"inclusive": "yes: the distribution up to and with it; an empty histogram changes nothing",
+         "exclusive": "no: the distribution of the bins before it"},
         ("MPSImageHistogramEqualization",), ("MPSImageHistogram.h 248-249",),
-        why_not=_BY_FORMULA,
         to_ask="a picture of four levels",
     ),
     Convention(
         "specification_table", ("I35",), "Which bin does a specification take?",
-        {"smallest": "the first whose share is large enough"},
+        {"smallest": "the first whose share is large enough", "nearest": "the first whose share is nearest"},
         ("MPSImageHistogramSpecification",), ("silent",),
-        why_not=NOT_DEFINED,
         to_ask="histograms 2 2 0 0 and 1 1 1 1: bins 1 and 3, or others",
     ),
     Convention(
@@ -276,14 +261,13 @@ FILTERS = (
         "row_results", ("I38",), "Where does the first row of a source rectangle go?",
         {"corner": "to the clip rectangle's corner"},
         ("MPSImageReduceUnary",), ("MPSImageReduce.h 31-42",),
-        why_not=_BY_FORMULA,
+        why_not="the header has the clip rectangle say where results go",
         to_ask="a sum of rows of a clipRectSource from row 2: the result in row 0, or in row 2",
     ),
     Convention(
         "arithmetic_infinity", ("I39",), "What do infinite results of arithmetic give?",
-        {"cut": "the largest float32 of their sign, by the default limits; NaN stays"},
+        {"cut": "the largest float32 of their sign, by the default limits; NaN stays", "pass": "infinities"},
         ("MPSImageDivide",), ("MPSImageMath.h 40-42",),
-        why_not=_BY_FORMULA,
         to_ask="1 / 0 in R32Float: infinity, or 3.4e38",
     ),
     Convention(
@@ -297,21 +281,19 @@ FILTERS = (
         "threshold_two_channels", ("I41",), "What is the gray value of two channels?",
         {"red_green": "that of red and green: blue is 0"},
         ("MPSImageThresholdBinary",), ("MPSImageThreshold.h 17-20",),
-        why_not=NOT_DEFINED,
+        why_not="the formula takes blue, and a texture without it reads 0",
         to_ask="RG8 of 1 and 1, thresholds 0.88 and 0.89",
     ),
     Convention(
         "threshold_destination", ("I42",), "Which channels does the result of a threshold fill?",
-        {"colours": "red, green and blue; alpha is 1"},
+        {"colours": "red, green and blue; alpha is 1", "red": "red alone; alpha is 1"},
         ("MPSImageThresholdBinary",), ("silent",),
-        why_not=NOT_DEFINED,
         to_ask="RGBA8 to RGBA8, a red pixel: r r r 255, or r 0 0 255",
     ),
     Convention(
         "threshold_colours", ("I43",), "Do ToZero and Truncate store the gray value of colours?",
-        {"gray": "yes"},
+        {"gray": "yes", "channels": "no: red, green and blue stay where the gray value stays"},
         ("MPSImageThresholdToZero", "MPSImageThresholdTruncate"), ("MPSImageThreshold.h prints one pixel value",),
-        why_not=_BY_FORMULA,
         to_ask="the same encode with ToZero and a red pixel",
     ),
     Convention(
@@ -324,56 +306,52 @@ FILTERS = (
         "distance_of_nothing", ("I45",), "How far is a pixel that is not there?",
         {"infinite": "infinitely"},
         ("MPSImageEuclideanDistanceTransform",), ("silent",),
-        why_not=NOT_DEFINED,
+        why_not="the header names no number that would stand for none",
         to_ask="a black picture in R32Float",
     ),
     Convention(
         "distance_seeds", ("I46",), "Which pixels are distances measured to?",
-        {"not_zero": "all that are not 0, NaN and negative ones among them"},
+        {"not_zero": "all that are not 0, NaN and negative ones among them", "positive": "those above 0"},
         ("MPSImageEuclideanDistanceTransform",), ("MPSImageDistanceTransform.h 22-31",),
-        why_not=_BY_FORMULA,
         to_ask="pixels of -1 and 1e-30",
     ),
     Convention(
         "distance_clip", ("I47",), "Do distances see the source outside the clip rectangle?",
-        {"whole": "yes"},
+        {"whole": "yes", "clip": "no: pixels of the clip rectangle alone"},
         ("MPSImageEuclideanDistanceTransform",), ("silent",),
-        why_not=_BY_FORMULA,
         to_ask="the only white pixel outside the clipRect",
     ),
     Convention(
         "transpose_offset", ("I48",), "In which picture is the offset of a transposition?",
-        {"source": "in the source, x among its columns"},
+        {"source": "in the source, x among its columns", "destination": "in the result, x among its columns"},
         ("MPSImageTranspose",), ("MPSImageKernel.h 131-133",),
-        why_not=_BY_FORMULA,
         to_ask="offset (1, 0) over a ramp of 2 x 3",
     ),
     Convention(
         "unpremultiplied_zero", ("I49",), "What is a premultiplied colour whose alpha is 0?",
-        {"zero": "0 where it is divided by alpha"},
+        {"zero": "0 where it is divided by alpha", "nan": "0 / 0, NaN"},
         ("MPSImageConversion",), ("silent",),
-        why_not=NOT_DEFINED,
         to_ask="0 0 0 0 in RGBA32Float from Premultiplied: 0, or NaN",
     ),
     Convention(
         "missing_alpha", ("I50",), "What is the alpha of pictures without it?",
         {"one": "1, whatever sourceAlpha says"},
         ("MPSImageConversion",), ("silent",),
-        why_not=_BY_FORMULA,
+        why_not="a texture without alpha reads 1, as a Mac has shown",
         to_ask="R8 as Premultiplied into RGBA8",
     ),
     Convention(
         "conversion_colours", ("I51",), "What do colour spaces make of colours beyond 0 to 1?",
         {"extended": "their curves go on, mirrored below 0; grey is the luminance under D50"},
         ("MPSImageConversion",), ("Core Graphics",),
-        why_not=NOT_DEFINED,
+        why_not="Core Graphics converts, and does not say which colours it cuts",
         to_ask="red of Display P3 to sRGB in RGBA32Float: 1.093 -0.227 -0.150, or cut",
     ),
     Convention(
         "guided_epsilon", ("I52",), "What is a fresh epsilon?",
         {"hundredth": "0.01"},
         ("MPSImageGuidedFilter",), ("silent",),
-        why_not=_PROPERTY,
+        why_not="no other number is named; programs set it themselves",
         to_ask="epsilon of a fresh filter",
     ),
     Convention(
@@ -389,14 +367,14 @@ FILTERS = (
         "guided_border", ("I54",), "Which pixels do windows at the edge average?",
         {"inside": "those of the picture"},
         ("MPSImageGuidedFilter",), ("silent",),
-        why_not=NOT_DEFINED,
+        why_not="the paper that the header cites averages the pixels of the picture",
         to_ask="the same encode, its first pixel",
     ),
     Convention(
         "guided_upsampling", ("I55",), "How do coefficients of a smaller picture grow?",
         {"half_pixel": "bilinearly, by pixel centres; behind the last one it stays"},
         ("MPSImageGuidedFilter",), ("silent",),
-        why_not=NOT_DEFINED,
+        why_not="the header names no way between pixels; Metal's own is the linear one",
         to_ask="coefficients of 2 x 1 to 8 x 1",
     ),
     Convention(
@@ -410,7 +388,7 @@ FILTERS = (
         "guided_weights", ("I57",), "What are coefficients where no weight is?",
         {"zero": "0: no slope, no constant"},
         ("MPSImageGuidedFilter",), ("silent",),
-        why_not=NOT_DEFINED,
+        why_not="without weights every line fits: no number is nearer than another",
         to_ask="weights of 0",
     ),
 )  # fmt: skip

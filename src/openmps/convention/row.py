@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-NOT_COMPUTED = "the other readings are not computed yet"
 NO_NUMBERS = "it concerns which objects are made, counted and asked, not what kernels compute"
 NOT_DEFINED = "no other reading is known well enough to be computed"
 

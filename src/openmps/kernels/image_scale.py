@@ -83,11 +83,17 @@ class MPSImageScale(MPSUnaryImageKernel):
         kind = self._filter
         if kind is None:
             return super()._lower(at, *images)
-        source, whole = at.sources[0].extent, at.destination
+        source = at.sources[0].extent
+        whole = at.target if self.scale_transform is None and self._fills_clip(at) else at.destination
         fitted = MPSScaleTransform(whole.width / source.width, whole.height / source.height)
         columns, rows = self._scalings(self.scale_transform or fitted, at.window.x, at.window.y)
         made = ScaleImage(rows, columns, kind, at.edge_mode)(images[0])
         return self._components(at, made, at.sources[0].channels)
+
+    def _fills_clip(self, at: LoweringContext) -> bool:
+        """Whether the source fills the clip rectangle, where that is not all of the destination."""
+        is_part = (at.target.width, at.target.height) != (at.destination.width, at.destination.height)
+        return is_part and self.conventions["scale_base"] == "clip"
 
     def _scalings(self, transform: MPSScaleTransform, x: Axis, y: Axis) -> tuple[Scaling, Scaling]:
         """Columns and rows."""

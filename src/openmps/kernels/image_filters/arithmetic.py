@@ -11,7 +11,7 @@ from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.errors import MPSArgumentError
 from openmps.ops.image.threshold import Limited
 from openmps.ops.op import Value
-from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, Stretch
+from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, Stretch, open_limits
 from openmps.types import MTLSize
 
 
@@ -72,11 +72,16 @@ class MPSImageArithmetic(MPSBinaryImageKernel):
         scales = self.primary_scale * unit_of_x, self.secondary_scale * unit_of_y
         value = Combination(self._arithmetic, *scales, self.bias)(x, y)[0]
         if not (at.stores_unorm and self.minimum_value <= 0.0 and self.maximum_value >= 1.0):
-            value = Limited(self.minimum_value, self.maximum_value)(value)
+            value = Limited(*self._limits())(value)
         sizes = [source.window.region for source in at.sources]
         made = tuple(max(lengths) for lengths in zip(*sizes, strict=True))
         whole = (at.target.height, at.target.width)
         return value if made == whole else Stretch(*whole)(value)
+
+    def _limits(self) -> tuple[float, float]:
+        """What results are cut to; by the convention the defaults are no limits."""
+        given = self.minimum_value, self.maximum_value
+        return open_limits(*given) if self.conventions["arithmetic_infinity"] == "pass" else given
 
 
 class MPSImageAdd(MPSImageArithmetic):

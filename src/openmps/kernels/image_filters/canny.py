@@ -17,6 +17,7 @@ from openmps.metal.device import MTLDevice
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.image.canny import Canny
 from openmps.ops.image.colour import Gray
+from openmps.ops.image.readings import SOBEL_SHARE
 from openmps.ops.image.separable import Profile, Separable, Shape
 from openmps.ops.op import Value
 from openmps.types import MPSImageEdgeMode
@@ -59,7 +60,8 @@ class MPSImageCanny(MPSUnaryImageKernel):
         weights = gray_weights(self.name, "linear_to_gray_scale_transform", linear_to_gray_scale_transform)
         gaussian_size(self.name, sigma)
         self._change(color_transform=weights, sigma=float(sigma))
-        self.edge_mode = MPSImageEdgeMode.CLAMP
+        is_clamp = self.conventions["canny_edge"] == "clamp"
+        self.edge_mode = MPSImageEdgeMode.CLAMP if is_clamp else MPSImageEdgeMode.ZERO
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         if self.low_threshold > self.high_threshold:
@@ -71,5 +73,8 @@ class MPSImageCanny(MPSUnaryImageKernel):
         size = gaussian_size(self.name, self.sigma)
         whole = Window(Axis(extent.width, extent.width, size), Axis(extent.height, extent.height, size))
         blurred = Separable(whole, at.edge_mode, Profile(Shape.BELL, self.sigma))(image)
-        edges = Canny(self.low_threshold, self.high_threshold, at.edge_mode)(blurred)
+        unit = SOBEL_SHARE if self.conventions["canny_scale"] == "quarter" else 1.0
+        edges = Canny(
+            self.low_threshold / unit, self.high_threshold / unit, at.edge_mode, self.conventions["canny_thinning"]
+        )(blurred)
         return self._components(at, at.read(edges), channels, alpha=0.0)

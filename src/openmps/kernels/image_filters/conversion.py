@@ -15,6 +15,7 @@ from openmps.metal.device import MTLDevice
 from openmps.ops.elements import COMPONENTS
 from openmps.ops.image.colour import ConvertAlpha
 from openmps.ops.image.colour_spaces import ConvertColour
+from openmps.ops.image.readings import DividedByAlpha
 from openmps.ops.op import Value
 from openmps.types import CGColorConversionInfo, CGColorSpace, MPSAlphaType
 
@@ -82,7 +83,7 @@ class MPSImageConversion(MPSUnaryImageKernel):
         if info is not None and source is not _ALPHA_IS_ONE and result is not _ALPHA_IS_ONE:
             result = MPSAlphaType.NON_PREMULTIPLIED
         if channels == COMPONENTS and (source is not result or source is _ALPHA_IS_ONE):
-            colours = ConvertAlpha(source, result, self.background_color or (0.0, 0.0, 0.0))(colours)
+            colours = self._with_alpha(source, result, colours)
         if info is None:
             return self._components(at, colours, channels)
         for name, count, space in (
@@ -95,6 +96,13 @@ class MPSImageConversion(MPSUnaryImageKernel):
         if made == COMPONENTS and result is not self.destination_alpha:
             colours = ConvertAlpha(result, self.destination_alpha, (0.0, 0.0, 0.0))(colours)
         return self._components(at, colours, made)
+
+    def _with_alpha(self, source: MPSAlphaType, result: MPSAlphaType, colours: Value) -> Value:
+        """Colours with another kind of alpha, before any other space."""
+        is_divided = (source, result) == (MPSAlphaType.PREMULTIPLIED, MPSAlphaType.NON_PREMULTIPLIED)
+        if is_divided and self.conventions["unpremultiplied_zero"] == "nan":
+            return DividedByAlpha()(colours)
+        return ConvertAlpha(source, result, self.background_color or (0.0, 0.0, 0.0))(colours)
 
     def _check_channels(self, argument: str, channels: int, space: CGColorSpace) -> None:
         fitting = (1,) if space.number_of_components == 1 else (3, 4)

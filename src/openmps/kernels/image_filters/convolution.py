@@ -15,7 +15,9 @@ from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.kernels.image_filters.gray import GRAY_WEIGHTS, gray_weights
 from openmps.kernels.image_filters.window_values import as_window, window_values
 from openmps.metal.device import MTLDevice
+from openmps.ops.elements import COMPONENTS
 from openmps.ops.image.colour import Gray
+from openmps.ops.image.readings import SOBEL_SHARE, Opaque, Scaled
 from openmps.ops.image.windows import Correlate, GradientMagnitude
 from openmps.ops.op import Value
 
@@ -97,6 +99,10 @@ class MPSImageSobel(MPSUnaryImageKernel):
         self._change(color_transform=gray_weights(self.name, argument, linear_gray_color_transform))
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
-        if at.target.channels == 1 < at.sources[0].channels:
-            return GradientMagnitude()(Gray(self.color_transform)(at.read(images[0])))
-        return GradientMagnitude()(self._pixels(at, images))
+        is_gray = at.target.channels == 1 < at.sources[0].channels
+        pixels = Gray(self.color_transform)(at.read(images[0])) if is_gray else self._pixels(at, images)
+        found = GradientMagnitude()(pixels)
+        if self.conventions["sobel_scale"] == "quarter":
+            found = Scaled(SOBEL_SHARE)(found)
+        has_alpha = at.target.channels == COMPONENTS
+        return Opaque()(found) if has_alpha and self.conventions["sobel_alpha"] == "one" else found

@@ -13,6 +13,7 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.ops.geometry import Axis
 from openmps.ops.image.distance import Distances
+from openmps.ops.image.readings import Positive, Under
 from openmps.ops.op import Value
 from openmps.types import MPSRegion, MTLSize
 
@@ -45,7 +46,10 @@ class MPSImageEuclideanDistanceTransform(MPSUnaryImageKernel):
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         for axis in (at.window.x, at.window.y):
             self._check_meets(axis)
-        made = Distances(at.window, at.edge_mode)(images[0])
+        picture = Positive()(images[0]) if self.conventions["distance_seeds"] == "positive" else images[0]
+        if at.window.region != at.window.source and self.conventions["distance_clip"] == "clip":
+            picture = Under(at.window)(picture)
+        made = Distances(at.window, at.edge_mode)(picture)
         return self._components(at, made, at.sources[0].channels, colour=math.inf, alpha=0.0)
 
     def _check_meets(self, axis: Axis) -> None:

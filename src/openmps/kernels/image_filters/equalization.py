@@ -46,7 +46,7 @@ class _Table(OperandKernel):
     @classmethod
     def of(cls, owner: MPSUnaryImageKernel, info: MPSImageHistogramInfo) -> _Table:
         """One that errors call by the name of its filter."""
-        made = cls(owner.device)
+        made = cls(owner.device).noting(owner.conventions)
         made._info = info
         store(made, "_name", owner.name)
         return made
@@ -56,9 +56,10 @@ class _Table(OperandKernel):
         spans = (info.number_of_histogram_entries, info.min_pixel_value[:count], info.max_pixel_value[:count])
         histogram = at.elements("histogram")
         if at.has("desired_histogram"):
-            made = SpecifyingTable(*spans)(histogram, at.elements("desired_histogram"))
+            is_nearest = self.conventions["specification_table"] == "nearest"
+            made = SpecifyingTable(*spans, is_nearest)(histogram, at.elements("desired_histogram"))
         else:
-            made = EqualizingTable(*spans)(histogram)
+            made = EqualizingTable(*spans, self.conventions["equalization_table"] == "exclusive")(histogram)
         at.store(_TABLE, made)
 
 
@@ -117,7 +118,7 @@ class _Transforming(MPSUnaryImageKernel):
         info, channels = self.histogram_info, at.sources[0].channels
         count = channels_counted(self.name, "source_image", info, channels)
         spans = info.min_pixel_value[:count], info.max_pixel_value[:count]
-        find = Lookup(info.number_of_histogram_entries, *spans)
+        find = Lookup(info.number_of_histogram_entries, *spans, self.conventions["histogram_bins"] == "rounded")
         return self._components(at, find(at.read(images[0]), at.buffer(_TABLE)), channels)
 
 

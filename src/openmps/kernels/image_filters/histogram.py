@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 from openmps.checks import flag, listed, number
+from openmps.convention import Conventions
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Shape
 from openmps.core.kernel.arguments import clip_rectangle, member, single
@@ -44,6 +47,11 @@ def channels_of(who: str, source_format: MTLPixelFormat) -> int:
     if found is MTLPixelFormat.INVALID:
         raise MPSArgumentError(who, "source_format", "must be the format of a picture", found.name)
     return len(components)
+
+
+def rounds(conventions: Conventions) -> bool:
+    """Whether numbers are rounded to bins, by a convention."""
+    return conventions["histogram_bins"] == "rounded"
 
 
 class _Counting(OperandKernel):
@@ -137,9 +145,19 @@ class MPSImageHistogram(_Counting):
 
     def _lower(self, at: OperandContext) -> None:
         low, high = self._spans(at)
-        least = self.min_pixel_threshold_value[: len(low)]
-        count = Histogram(self.histogram_info.number_of_histogram_entries, low, high, least)
+        least = self._least(low, high)
+        count = Histogram(self.histogram_info.number_of_histogram_entries, low, high, least, rounds(self.conventions))
         at.store_elements("histogram", count(self._part(at), self._before(at)))
+
+    def _least(self, low: Sequence[float], high: Sequence[float]) -> tuple[float, ...]:
+        """The least number of each channel that is counted: as given, or of numbers that are cut to the bounds."""
+        given = self.min_pixel_threshold_value[: len(low)]
+        if self.conventions["histogram_threshold"] == "before":
+            return given
+        spans = zip(given, low, high, strict=True)
+        return tuple(
+            -math.inf if least <= first else math.inf if least > last else least for least, first, last in spans
+        )
 
 
 class MPSImageNormalizedHistogram(_Counting):
@@ -174,7 +192,8 @@ class MPSImageNormalizedHistogram(_Counting):
         if (found.width, found.height, found.images, found.channels) != (2, 1, 1, source.channels):
             rule = f"must be one image of 2x1 pixels with {source.channels} feature channel(s)"
             raise MPSArgumentError(self.name, "minmax_texture", rule, found)
-        count = NormalizedHistogram(self.histogram_info.number_of_histogram_entries, *self._spans(at))
+        spans, is_rounded = self._spans(at), rounds(self.conventions)
+        count = NormalizedHistogram(self.histogram_info.number_of_histogram_entries, *spans, is_rounded)
         extremes, counts = count(self._part(at), self._before(at))
         at.store("minmax_texture", extremes)
         at.store_elements("histogram", counts)

@@ -10,7 +10,7 @@ from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.image.median import Median
 from openmps.ops.op import Value
-from openmps.types import MPSImageFeatureChannelFormat
+from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat
 
 
 class MPSImageMedian(MPSUnaryImageKernel):
@@ -38,6 +38,8 @@ class MPSImageMedian(MPSUnaryImageKernel):
             raise MPSArgumentError(self.name, "kernel_diameter", f"must be odd, and at least {least}", kernel_diameter)
         self._set_window(kernel_diameter, kernel_diameter, 1, 1)
         self._change(kernel_diameter=kernel_diameter)
+        if self.conventions["median_edge"] == "clamp":
+            self.edge_mode = MPSImageEdgeMode.CLAMP
 
     @staticmethod
     def max_kernel_diameter() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from openmps.core.kernel.lowering_context import LoweringContext, read
 from openmps.kernels.image_filters.window_values import as_window, window_values
 from openmps.metal.device import MTLDevice
 from openmps.ops.image.order import Dilate, Extreme
+from openmps.ops.image.threshold import Limited
 from openmps.ops.op import Value
 from openmps.types import MPSImageEdgeMode
 
@@ -80,9 +82,17 @@ class MPSImageDilate(WindowedFilter):
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         image = self._components(at, images[0], at.sources[0].channels)  # first: values change those that it lacks, too
         if not any(self.values):
-            return Extreme(at.window, self._is_largest)(image)
-        values = at.constant(as_window(self.values, self.kernel_width, self.kernel_height))
-        return Dilate(self._is_largest)(read(image, at.window, _CLAMP), values)
+            return self._begun(Extreme(at.window, self._is_largest)(image))
+        values = as_window(self.values, self.kernel_width, self.kernel_height)
+        if self.conventions["structure_centre"] == "zero":
+            values[self.kernel_height // 2, self.kernel_width // 2] = 0.0
+        return self._begun(Dilate(self._is_largest)(read(image, at.window, _CLAMP), at.constant(values)))
+
+    def _begun(self, extreme: Value) -> Value:
+        """The extreme, and the number that the search begins from, by the convention 0 or 1."""
+        if self.conventions["morphology_start"] == "infinite":
+            return extreme
+        return Limited(*((0.0, math.inf) if self._is_largest else (-math.inf, 1.0)))(extreme)
 
 
 class MPSImageErode(MPSImageDilate):

@@ -13,8 +13,9 @@ from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.state.gradient import SourceRecord
 from openmps.kernels.image_filters.gray import GRAY_WEIGHTS, gray_weights
 from openmps.metal.device import MTLDevice
-from openmps.ops.elements import COMPONENTS
+from openmps.ops.elements import COMPONENTS, Components
 from openmps.ops.image.colour import Gray, Spread
+from openmps.ops.image.readings import ThresholdColours
 from openmps.ops.image.threshold import Threshold, ThresholdBytes, Thresholding, bytes_of_threshold
 from openmps.ops.op import Value
 
@@ -23,13 +24,16 @@ class _Threshold(MPSUnaryImageKernel):
     """What the five thresholds share.
 
     v is the number of a source of one channel, else the gray value of `transform`. A destination of several channels
-    gets the result in red, green and blue, and 1 in alpha.
+    gets the result in red, green and blue, and 1 in alpha; by the convention ``threshold_destination`` in red alone, by
+    ``threshold_colours`` colours stay what they are.
     """
 
     _filters_bytes = True
     _is_by_rows = True
     _most_channels = COMPONENTS
     _thresholding: ClassVar[Thresholding]
+    _keeps_own: ClassVar[bool] = False
+    """Whether a result may be a number of the source."""
 
     def _takes_stored(self, records: tuple[SourceRecord, ...], shapes: tuple[Shape, ...], destination: Shape) -> bool:
         is_gray = records[0].channels == 1 == destination.extent.channels
@@ -53,8 +57,17 @@ class _Threshold(MPSUnaryImageKernel):
         if at.as_stored:
             bounds = bytes_of_threshold(self.threshold_value, largest)
             return ThresholdBytes(self._thresholding, *bounds)(at.read(images[0]))
-        value = Gray(self.transform)(at.read(images[0]))
-        return Spread(at.target.channels)(Threshold(self._thresholding, self.threshold_value, largest)(value))
+        region, channels = at.read(images[0]), at.target.channels
+        value = Gray(self.transform)(region)
+        keeps_colours = self._keeps_own and min(channels, at.sources[0].channels) > 2
+        if keeps_colours and self.conventions["threshold_colours"] == "channels":
+            is_cut = self._thresholding is Thresholding.TRUNCATE
+            is_kept_above = self._thresholding is Thresholding.TO_ZERO
+            colours = ThresholdColours(self.threshold_value, is_cut, is_kept_above)(value, region)
+            return colours if channels == COMPONENTS - 1 else Components(channels)(colours)
+        found = Threshold(self._thresholding, self.threshold_value, largest)(value)
+        fills_red = channels > 1 and self.conventions["threshold_destination"] == "red"
+        return (Components if fills_red else Spread)(channels)(found)
 
 
 class _Binary(_Threshold):
@@ -75,6 +88,8 @@ class _Binary(_Threshold):
 
 class _Cut(_Threshold):
     """A threshold whose result has v itself on one side."""
+
+    _keeps_own = True
 
     def __init__(
         self, device: MTLDevice, threshold_value: float, linear_gray_color_transform: Sequence[float] | None = None

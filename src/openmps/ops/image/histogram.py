@@ -3,6 +3,8 @@
 A number v of a channel whose n bins span ``low`` … ``high`` is in bin::
 
     b(v) = min(floor((clip(v, low, high) - low) / (high - low) * n), n - 1)
+
+Where an operation rounds, as a convention says, in bin ``round((clip(v, low, high) - low) / (high - low) * (n - 1))``.
 """
 
 from __future__ import annotations
@@ -21,20 +23,21 @@ Numbers = tuple[float, ...]
 """One for each channel."""
 
 
-def bins(x: Tensor, low: Tensor, high: Tensor, entries: int) -> Tensor:
+def bins(x: Tensor, low: Tensor, high: Tensor, entries: int, rounds: bool = False) -> Tensor:
     """The bin of each number, int64; bounds are float64 ``[C, 1, 1]``. Where they are equal all is in the first bin."""
-    scaled = x.to(torch.float64).clamp(low, high).sub_(low).div_((high - low).clamp_min_(5e-324)).mul_(entries)
+    share = x.to(torch.float64).clamp(low, high).sub_(low).div_((high - low).clamp_min_(5e-324))
+    scaled = share.mul_(entries - 1).add_(0.5) if rounds else share.mul_(entries)
     return scaled.floor_().nan_to_num_(nan=0.0).clamp_(0, entries - 1).to(torch.int64)
 
 
-def counts(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int) -> Tensor:
+def counts(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int, rounds: bool = False) -> Tensor:
     """How many numbers of each channel are in each bin, int64 ``[C, entries]``; those below ``least`` are not counted.
 
     NaN is below everything.
     """
     channels = x.shape[1]
     first = torch.arange(channels, device=x.device)[:, None, None] * entries
-    index = (bins(x, low, high, entries) + first).masked_fill_(~(x >= least), channels * entries).flatten()
+    index = (bins(x, low, high, entries, rounds) + first).masked_fill_(~(x >= least), channels * entries).flatten()
     if x.device.type == "cpu":
         found = torch.bincount(index, minlength=channels * entries + 1)
     else:  # which would ask the device for the largest index
@@ -42,10 +45,10 @@ def counts(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int) ->
     return found[:-1].view(channels, entries)
 
 
-def counts_of_bytes(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int) -> Tensor:
+def counts_of_bytes(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int, rounds: bool = False) -> Tensor:
     """As `counts`, of the first channels of bytes, as many as have bounds: each of the 256 numbers has its bin."""
     numbers, channels = every_byte(x), len(low)
-    index = bins(numbers, low, high, entries).expand(channels, 1, -1)[:, 0]
+    index = bins(numbers, low, high, entries, rounds).expand(channels, 1, -1)[:, 0]
     taken = byte_counts(x, channels) * (numbers >= least)[:, 0]
     return taken.new_zeros(channels, entries).scatter_add_(1, index, taken)
 
@@ -60,20 +63,24 @@ def bounds(values: Sequence[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None, None]
 
 
-def histogram(x: Tensor, before: Tensor | None, entries: int, low: Numbers, high: Numbers, least: Numbers) -> Tensor:
+def histogram(
+    x: Tensor, before: Tensor | None, entries: int, low: Numbers, high: Numbers, least: Numbers, rounds: bool = False
+) -> Tensor:
     """Bins of all channels that have bounds, one channel behind the other, uint32 ``[1, C entries]``.
 
     Of numbers, or of bytes as they are stored. ``before`` is added, if it is given.
     """
     spans = bounds(low, x), bounds(high, x), bounds(least, x)
     found = (
-        counts_of_bytes(x, *spans, entries) if x.dtype == torch.uint8 else counts(x[:, : len(low)], *spans, entries)
+        counts_of_bytes(x, *spans, entries, rounds)
+        if x.dtype == torch.uint8
+        else counts(x[:, : len(low)], *spans, entries, rounds)
     ).view(1, -1)
     return (found if before is None else found + before.to(torch.int64)).to(torch.uint32)
 
 
 def normalized_histogram(
-    x: Tensor, before: Tensor | None, entries: int, low: Numbers, high: Numbers
+    x: Tensor, before: Tensor | None, entries: int, low: Numbers, high: Numbers, rounds: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The smallest and the largest number of each channel, ``[1, C, 1, 2]``, and bins that span what is there.
 
@@ -82,7 +89,8 @@ def normalized_histogram(
     extremes = min_and_max(x).amax(0, keepdim=True) if len(x) == 1 else min_and_max(_joined(x))
     first = torch.maximum(extremes[0, : len(low), 0, 0].double(), bounds(low, x)[:, 0, 0])[:, None, None]
     last = torch.minimum(extremes[0, : len(low), 0, 1].double(), bounds(high, x)[:, 0, 0])[:, None, None]
-    found = counts(x[:, : len(low)], first, torch.maximum(first, last), first.new_full((), -torch.inf), entries)
+    least = first.new_full((), -torch.inf)
+    found = counts(x[:, : len(low)], first, torch.maximum(first, last), least, entries, rounds)
     found = found.view(1, -1)
     return extremes, (found if before is None else found + before.to(torch.int64)).to(torch.uint32)
 
@@ -93,20 +101,36 @@ def _joined(x: Tensor) -> Tensor:
     return x.permute(1, 0, 2, 3).reshape(1, channels, images * height, width)
 
 
-def equalizing_table(histogram: Tensor, entries: int, low: Numbers, high: Numbers) -> Tensor:
-    """``T[b] = low + (high - low) cdf[b] / cdf[n - 1]`` for each channel, float32 ``[1, C n]``; cdf includes bin b."""
-    share = _shares(histogram.view(-1, entries))
+def equalizing_table(
+    histogram: Tensor, entries: int, low: Numbers, high: Numbers, is_exclusive: bool = False
+) -> Tensor:
+    """``T[b] = low + (high - low) cdf[b] / cdf[n - 1]`` for each channel, float32 ``[1, C n]``.
+
+    cdf includes bin b, or is that of the bins before it.
+    """
+    counted = histogram.view(-1, entries)
+    share = _shares(counted)
+    if is_exclusive:
+        own = counted.to(torch.float64)
+        share = torch.where(own.sum(1, keepdim=True) == 0, share, share - own / own.sum(1, keepdim=True))
     return _spanned(share, low, high)
 
 
-def specifying_table(histogram: Tensor, desired: Tensor, entries: int, low: Numbers, high: Numbers) -> Tensor:
+def specifying_table(
+    histogram: Tensor, desired: Tensor, entries: int, low: Numbers, high: Numbers, is_nearest: bool = False
+) -> Tensor:
     """``T[b] = low + (high - low) d / (n - 1)``, float32 ``[1, C n]``.
 
-    d is the first bin up to which the desired histogram has at least the share that the other one has up to bin b.
+    d is the first bin up to which the desired histogram has at least the share that the other one has up to bin b, or
+    the first of those up to which its share is nearest.
     """
     have, want = (each.view(-1, entries).to(torch.float64).cumsum(1) for each in (histogram, desired))
     # Products, not quotients, are compared: they are exact for pictures of 2^26 pixels.
-    place = torch.searchsorted(want * have[:, -1:], have * want[:, -1:]).clamp_(max=entries - 1)
+    if is_nearest:
+        apart = ((want * have[:, -1:])[:, None, :] - (have * want[:, -1:])[:, :, None]).abs_()
+        place = apart.argmin(2)
+    else:
+        place = torch.searchsorted(want * have[:, -1:], have * want[:, -1:]).clamp_(max=entries - 1)
     is_empty = (have[:, -1:] == 0) | (want[:, -1:] == 0)
     share = torch.where(is_empty, _identity(have), place / max(1, entries - 1))
     return _spanned(share, low, high)
@@ -127,22 +151,22 @@ def _spanned(share: Tensor, low: Numbers, high: Numbers) -> Tensor:
     return (first + (last - first) * share).to(torch.float32).view(1, -1)
 
 
-def lookup(x: Tensor, table: Tensor, entries: int, low: Numbers, high: Numbers) -> Tensor:
+def lookup(x: Tensor, table: Tensor, entries: int, low: Numbers, high: Numbers, rounds: bool = False) -> Tensor:
     """Numbers by their bins, ``table[c n + b(x)]``; channels without bounds stay. Bytes become bytes."""
     channels = len(low)
     if x.dtype == torch.uint8:
-        found = _byte_lookup(x[:, :channels], table_of_bytes(table, entries, low, high))
+        found = _byte_lookup(x[:, :channels], table_of_bytes(table, entries, low, high, rounds))
     else:
         first = torch.arange(channels, device=x.device)[:, None, None] * entries
-        index = bins(x[:, :channels], bounds(low, x), bounds(high, x), entries) + first
+        index = bins(x[:, :channels], bounds(low, x), bounds(high, x), entries, rounds) + first
         found = table.flatten()[index].to(x.dtype)
     return found if channels == x.shape[1] else torch.cat([found, x[:, channels:]], 1)
 
 
-def table_of_bytes(table: Tensor, entries: int, low: Numbers, high: Numbers) -> Tensor:
+def table_of_bytes(table: Tensor, entries: int, low: Numbers, high: Numbers, rounds: bool = False) -> Tensor:
     """The bytes in the place of the 256 bytes of each channel that has bounds, uint8 ``[1, C, 1, 256]``."""
     every = every_byte(table).expand(len(low), 1, -1)[None]
-    return encode(lookup(every, table, entries, low, high), Format.UNORM8)
+    return encode(lookup(every, table, entries, low, high, rounds), Format.UNORM8)
 
 
 def _byte_lookup(x: Tensor, table: Tensor) -> Tensor:
@@ -165,19 +189,28 @@ class Histogram(_Bins, of=histogram):
     """`histogram` of a picture, and of the counts before or None."""
 
     least: Numbers
+    rounds: bool = False
 
 
 class NormalizedHistogram(_Bins, of=normalized_histogram, results=2):
     """`normalized_histogram` of a picture, and of the counts before or None."""
 
+    rounds: bool = False
+
 
 class EqualizingTable(_Bins, of=equalizing_table):
     """`equalizing_table` of a histogram."""
+
+    is_exclusive: bool = False
 
 
 class SpecifyingTable(_Bins, of=specifying_table):
     """`specifying_table` of a picture's histogram and the desired one."""
 
+    is_nearest: bool = False
+
 
 class Lookup(_Bins, of=lookup, kind=Kind.POINTWISE):
     """`lookup` of a picture in a table."""
+
+    rounds: bool = False

@@ -18,7 +18,13 @@ def canny(site: Site) -> Run | None:
     assert isinstance(blur, Separable)
     assert isinstance(op, Canny)
     is_known = site.formats in ((BYTES, BYTES), (BYTES, FLOATS), (FLOATS, BYTES), (FLOATS, FLOATS))
-    if not is_known or site.result.channels != 1 or not is_centred(site.window) or not has_few_taps(blur.window):
+    if (
+        op.ties != "earlier"
+        or not is_known
+        or site.result.channels != 1
+        or not is_centred(site.window)
+        or not has_few_taps(blur.window)
+    ):
         return None
     down, across = weights_of(blur.profile, blur.window.size, site.unit)
     scale = site.scale

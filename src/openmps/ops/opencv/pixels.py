@@ -136,7 +136,7 @@ def looked_up(site: Site) -> Run | None:
         return None
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
-        table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high)[0, :, 0].numpy()
+        table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high, op.rounds)[0, :, 0].numpy()
         cv2.LUT(given[0], table.T.reshape(256, channels) if channels == 1 else table.T[:, None].copy(), dst=made)
 
     return run
