@@ -127,6 +127,22 @@ def test_layers_of_other_names_are_paired_by_shape_and_order(rng: np.random.Gene
     assert named.row("relu1").departs
 
 
+def test_labels_that_a_format_spells_otherwise_are_partners_before_the_order_counts(rng: np.random.Generator) -> None:
+    """Core ML's names are identifiers, and a convolution's neuron is a layer of its own there."""
+    rectified, other = rng.random(size=(2, 1, 4, 4, 2))
+    convolved = rectified[:, ::-1]  # of one range, so that shape and order alone would take it
+    first = _trace(("0.c1", Kind.IMAGE, rectified), ("a.b", Kind.IMAGE, other), ("a-b", Kind.IMAGE, other + 1))
+    second = _trace(
+        ("conv", Kind.IMAGE, convolved), ("_0_c1", Kind.IMAGE, rectified),
+        ("a_b", Kind.IMAGE, other), ("A", Kind.IMAGE, other + 1),
+    )  # fmt: skip
+    found = mps.debug.compare(first, second)
+    assert found.ok
+    # Two labels are spelled a_b: neither is meant, and their order counts.
+    assert {row.label: row.other for row in found.rows} == {"0.c1": "_0_c1", "a.b": "a_b", "a-b": "A"}
+    assert found.only_second == ("conv",)
+
+
 A = np.random.default_rng(0).normal(size=(3, 6, 6, 3))
 OBLONG = A[:, :, :4, [0, 1, 2, 0, 1]] + np.arange(5)
 """Of other lengths: where inputs are as many as outputs, IHWO is what exchanges the two."""

@@ -136,13 +136,15 @@ def compare(
 ) -> Comparison:
     """Hold two traces against each other, value by value. Our addition.
 
-    Values belong together by their labels; ``names`` says which label of the second one of the first is. Images that
-    have no partner are paired with those of the same shape, in order, so that a graph can be held against a network
-    whose layers are called otherwise. An error is ``|a - b|`` over the largest magnitude of the two values; a value
-    departs where one error is beyond ``tolerance``: 1e-4, or 2e-2 from the first float16 or unorm image on, unless
-    given. Gradients and states may err ten times as much, 1e-2 at least unless a tolerance is given, and one number in
-    a hundred of them more than that: where a ReLU is near zero, gradients differ between two runs that are both right.
-    Of the first value that departs a hint says what it looks like, if that is one of the usual mistakes.
+    Values belong together by their labels; ``names`` says which label of the second one of the first is. Of those that
+    are left, values of one kind and shape whose labels have the same letters and digits are partners, too (``0.conv``,
+    ``_0_conv``). Images that have no partner are paired with those of the same shape, in order, so that a graph can be
+    held against a network whose layers are called otherwise. An error is ``|a - b|`` over the largest magnitude of the
+    two values; a value departs where one error is beyond ``tolerance``: 1e-4, or 2e-2 from the first float16 or unorm
+    image on, unless given. Gradients and states may err ten times as much, 1e-2 at least unless a tolerance is given,
+    and one number in a hundred of them more than that: where a ReLU is near zero, gradients differ between two runs
+    that are both right. Of the first value that departs a hint says what it looks like, if that is one of the usual
+    mistakes.
 
     Raises:
         MPSTypeError: One of them is no trace.

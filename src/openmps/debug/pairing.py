@@ -1,9 +1,9 @@
-"""Which values of two traces belong together: those of one name, and images in order where names differ."""
+"""Which values of two traces belong together: those of one name, however it is spelled, then images in order."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -26,6 +26,7 @@ def pairs(first: Trace, second: Trace, names: Mapping[str, str]) -> Iterator[tup
     found = dict(names)
     taken = set(found.values())
     found |= {label: label for label in first if label in second and label not in found and label not in taken}
+    found |= _respelt(first, second, found)
     for kind in (TracedKind.SOURCE, TracedKind.IMAGE, TracedKind.GRADIENT):
         taken = set(found.values())
         left = [each for each in first.of(kind) if each.label not in found]
@@ -37,6 +38,23 @@ def pairs(first: Trace, second: Trace, names: Mapping[str, str]) -> Iterator[tup
         is_comparable = entry.kind not in _OF_ONE_LAYOUT or entry.array.shape == second[other].shape
         if not is_inner(entry) and (is_comparable or mine in names):
             yield mine, other
+
+
+def _respelt(first: Trace, second: Trace, found: Mapping[str, str]) -> dict[str, str]:
+    """Values without a partner whose labels differ in what formats replace: ``0.conv`` is ``_0_conv`` in Core ML."""
+    taken = set(found.values())
+    mine = _by_spelling(each for each in first.entries if each.label not in found)
+    theirs = _by_spelling(each for each in second.entries if each.label not in taken)
+    return {each.label: theirs[key].label for key, each in mine.items() if key in theirs}
+
+
+def _by_spelling(entries: Iterable[TracedValue]) -> dict[tuple[str, TracedKind, tuple[int, ...]], TracedValue]:
+    """Values by the letters and digits of labels, kinds and shapes, without those that are alike in all three."""
+    found: dict[tuple[str, TracedKind, tuple[int, ...]], list[TracedValue]] = {}
+    for entry in entries:
+        spelling = re.sub(r"[\W_]+", "_", entry.label).strip("_")
+        found.setdefault((spelling, entry.kind, entry.array.shape), []).append(entry)
+    return {key: same[0] for key, same in found.items() if len(same) == 1}
 
 
 def is_inner(entry: TracedValue) -> bool:
