@@ -166,7 +166,7 @@ def _of_member(key: str, owner: type, member: Any) -> str:
         return "(…) as the constructor"
     if isinstance(member, property):
         annotation = _held_by(member) or (inspect.signature(member.fget).return_annotation if member.fget else "")
-        return _typed(annotation, is_writable=is_writable(member))
+        return _typed(annotation, is_writable=is_writable(owner, key))
     annotation = vars(owner).get("__annotations__", {}).get(key) or _set_by(owner).get(key, "")
     return _typed(annotation or _held_by(member) or "", is_writable=_is_writable(owner, member))
 

@@ -105,7 +105,7 @@ def test_load_may_refuse() -> None:
 
 @pytest.mark.parametrize("missing", ["data_type", "descriptor", "weights", "bias_terms", "load", "purge", "label"])
 def test_missing_methods_are_named(missing: str) -> None:
-    methods = {name: (lambda: None) for name in vars(ArraySource) if not name.startswith("_")}
+    methods = {name: (lambda: None) for name in dir(ArraySource) if not name.startswith("_")}
     del methods[missing]
     source: Any = type("Incomplete", (), methods)()
     for kind in (MPSCNNConvolution, MPSCNNConvolutionGradient):
