@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -11,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import flag, size_text
-from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.checks import flag, is_whole, size_text
+from openmps.errors import MPSArgumentError, MPSFileError, shown
 from openmps.formats.extras import missing_package
 from openmps.formats.paths import is_folder, path_of, visible_entries
 from openmps.training.dataset import Dataset, DataSplit
@@ -59,10 +60,12 @@ def _as_they_are(
     *own, depth = data.training.images.shape[1:]
     remedy = "Leave it out: it is for class folders."
     rule = f"must be that of the images of {data.training.name}, {{}}"
-    if size is not None and tuple(size) != tuple(own):
-        raise MPSArgumentError(_WHO, "size", rule.format(size_text(own)), size_text(size), remedy)
-    if channels not in (None, depth):
-        raise MPSArgumentError(_WHO, "channels", rule.format(depth), channels, remedy)
+    lengths = tuple(size) if isinstance(size, Sequence) else ()
+    if size is not None and lengths != tuple(own):
+        got = size_text(lengths) if lengths and all(map(is_whole, lengths)) else shown(size)
+        raise MPSArgumentError(_WHO, "size", rule.format(size_text(own)), got, remedy)
+    if channels is not None and not (is_whole(channels) and channels == depth):
+        raise MPSArgumentError(_WHO, "channels", rule.format(depth), shown(channels), remedy)
     if scaling is not None:
         raise MPSArgumentError(_WHO, "scaling", "must be None where no image is scaled", scaling, remedy)
     if skip_broken:

@@ -228,7 +228,7 @@ def _checked_options(
     lengths = tuple(size) if isinstance(size, Sequence) else ()
     if size is not None and (len(lengths) != 2 or not all(is_whole(n, 1) and n <= LONGEST_SIDE for n in lengths)):
         raise MPSArgumentError(who, "size", f"must be (height, width), each 1 to {LONGEST_SIDE}", shown(size))
-    if channels not in (None, 1, 3):
+    if channels is not None and not (is_whole(channels) and channels in (1, 3)):
         raise MPSArgumentError(who, "channels", "must be 1 (grey), 3 (red green blue) or None", shown(channels))
     scaler = None if scaling is None else Scaler(who, scaling)
     if size is None and scaler is not None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes, Shown, described, of_kind
 from openmps.core.image.batch import MPSImageBatch
+from openmps.core.kinds import listed
 from openmps.errors import MPSArgumentError, MPSFileError, MPSNonFiniteError, MPSTypeError, shown
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.summary import GraphSummary, graph_summary
@@ -66,9 +67,13 @@ class Classifier(NamedAttributes):
         channel_format: MPSImageFeatureChannelFormat = MPSImageFeatureChannelFormat.FLOAT32,
         preprocessing: Preprocessing | None = None,
     ) -> None:
+        who = type(self).__name__
+        of_kind(who, "network", network, Network)
+        listed(who, "class_names", class_names, str, "the classes' names")
+        of_kind(who, "device", device, MTLDevice)
         if len(class_names) != network.shape.classes:
             rule = f"must be one for each of {network.shape.classes} classes"
-            raise MPSArgumentError(type(self).__name__, "class_names", rule, len(class_names))
+            raise MPSArgumentError(who, "class_names", rule, len(class_names))
         self.shape = network.shape
         self.class_names = class_names
         self.preprocessing = preprocessing or Preprocessing.plain(network.shape.channels)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes, Shown, described
+from openmps.checks import NamedAttributes, Shown, described, having
 from openmps.core.kinds import listed
 from openmps.core.training_state import TrainingState, check_names, finite_number, whole_number
 from openmps.errors import MPSArgumentError
@@ -47,7 +47,7 @@ class RunningMetrics(NamedAttributes):
 
     def __init__(self, total_images: int, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._total_images = total_images
-        self._clock = clock
+        self._clock = having("__call__", "must be a function that gives seconds")(type(self).__name__, "clock", clock)
         self._seen = 0
         self._speed = 0.0
         self._marks: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes, described, finite
+from openmps.checks import NamedAttributes, described, finite, of_kind
 from openmps.core.image.image import MPSImage, MPSImageDescriptor
 from openmps.core.kinds import mapped
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
@@ -150,7 +150,7 @@ class Network(NamedAttributes):
 
     def __init__(self, shape: NetworkShape, sources: Mapping[str, Source]) -> None:
         mapped(type(self).__name__, "sources", sources, object, "data sources")
-        self.shape = shape
+        self.shape = of_kind(type(self).__name__, "shape", shape, NetworkShape)
         self._topology = shape.topology()
         self._sources = dict(sources)
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from openmps.checks import KnownAttributes, described
+from openmps.checks import KnownAttributes, described, having, of_kind
 from openmps.training.metrics import TrainingStatus
 
 _PAUSE = 10  # seconds between two lines
@@ -31,11 +31,12 @@ class TrainingProgress(KnownAttributes):
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock = clock
+        who = type(self).__name__
+        self._clock = having("__call__", "must be a function that gives seconds")(who, "clock", clock)
         self._printed = clock()
         self._epochs = epochs
         self._iterations_per_epoch = iterations_per_epoch
-        self._console = console or Console()
+        self._console = Console() if console is None else of_kind(who, "console", console, Console)
         self._live: Progress | None = None
         if self._console.is_terminal:
             columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))

@@ -19,7 +19,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes, Shown
+from openmps.checks import NamedAttributes, Shown, of_kind
 from openmps.core.kinds import mapped
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
@@ -50,8 +50,8 @@ class RunFolder(NamedAttributes):
     checkpoints: CheckpointFolder
 
     def __init__(self, path: Path, description: Mapping[str, object]) -> None:
-        self.path = path
-        self._description = dict(description)
+        self.path = path = path_of(path, type(self).__name__)
+        self._description = dict(of_kind(type(self).__name__, "description", description, Mapping))
         self._made: frozenset[str] | None = None
         self._metrics = JsonLines(path / "metrics.jsonl")
         self.checkpoints = CheckpointFolder(path / "checkpoints")
