@@ -361,10 +361,11 @@ class CommandBuffer(Recorder):
     """What kernels encode to: an `MTLCommandBuffer`, or an `MPSCommandBuffer` around one (MTLCommandBuffer.h).
 
     Encoding only records. After `commit` the queue runs the record in order while Python goes on: on the CPU on the
-    queue's own thread, on CUDA on the stream that is current in the committing thread. Handlers run on the queue's
-    thread in the order they were added; all completed handlers have returned before `wait_until_completed` returns.
-    When a work or a handler raises, the status becomes ERROR and `error` says why; the rest of a failed record is
-    skipped, its completed handlers still run, and so do later buffers of the queue.
+    queue's own thread, some milliseconds later where threads wait for the queue's records, or on the one that does; on
+    CUDA on the stream that is current in the committing thread. Handlers run on the queue's thread in the order they
+    were added; all completed handlers have returned before `wait_until_completed` returns. When a work or a handler
+    raises, the status becomes ERROR and `error` says why; the rest of a failed record is skipped, its completed
+    handlers still run, and so do later buffers of the queue.
 
     One thread at a time may encode to a command buffer.
     """
