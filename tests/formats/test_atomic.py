@@ -197,7 +197,7 @@ def test_refuses_folders_missing_folders_and_other_content(tmp_path):
         write_atomic(tmp_path / "missing" / "a", b"x")
     with pytest.raises(MPSFileError, match="must be a plain file or a new name, got a folder or device"):
         write_atomic(tmp_path, b"x")
-    for content in ("text", iter([b"x"]), 7):  # parts are gone through twice
+    for content in ("text", iter([b"x"]), 7, [b"x", "text"], {"x": b"x"}):  # parts are gone through twice
         with pytest.raises(MPSTypeError, match="must be bytes, a list of them, or a function that writes, got "):
             write_atomic(tmp_path / "a", content)
     with pytest.raises(MPSFileError, match="could not be written"):

@@ -23,6 +23,7 @@ writes them into the binary file it is given."""
 
 _LEFTOVER = re.compile(r"\.openmps-[0-9a-f]{16}\.tmp")
 _CHUNK = 1 << 20
+_WHO, _RULE = "write_atomic", "must be bytes, a list of them, or a function that writes"
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
 
 
@@ -38,10 +39,9 @@ def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
     Raises ``MPSFileError`` where the folder is missing or the file cannot be written, ``MPSTypeError`` where
     ``content`` is none of these; an exception of ``content`` other than ``OSError`` passes unchanged.
     """
-    who = "write_atomic"
+    who = _WHO
     if not callable(content) and (isinstance(content, str | Iterator) or not isinstance(content, Iterable)):
-        rule = "must be bytes, a list of them, or a function that writes"
-        raise MPSTypeError(who, "content", rule, type(content).__name__)
+        raise MPSTypeError(who, "content", _RULE, type(content).__name__)
     if isinstance(content, memoryview):
         content = content.tobytes()  # one of every second number can be written no other way
     target = Path(os.path.realpath(path_of(path, who)))
@@ -202,8 +202,11 @@ def _write_new(path: Path, content: Content, permissions: int | None) -> None:
             path.chmod(permissions)
 
 
-def _parts(content: Buffer | Iterable[Buffer]) -> Iterable[Buffer]:
-    return [cast("Buffer", content)] if isinstance(content, bytes | bytearray | memoryview) else content
+def _parts(content: Buffer | Iterable[Buffer]) -> Iterator[Buffer]:
+    for part in (content,) if isinstance(content, bytes | bytearray | memoryview) else content:
+        if not isinstance(part, bytes | bytearray | memoryview):
+            raise MPSTypeError(_WHO, "content", _RULE, f"{type(part).__name__} among them")
+        yield cast("Buffer", part)
 
 
 def _read_back(path: Path, content: Iterable[Buffer]) -> None:
