@@ -200,10 +200,10 @@ def require_another(out: Path, source: Path, word: str) -> None:
 
 def require_outside(out: Path, source: Path, word: str) -> None:
     """Raise ``MPSFileError`` where what would be written is what is read, or lies in the folder that is read."""
-    from openmps.formats.paths import is_within
+    from openmps.formats.paths import is_folder, is_within
 
     require_another(out, source, word)
-    if source.is_dir() and is_within(out, source):
+    if is_folder(source, _WHO) and is_within(out, source):
         raise MPSFileError(_WHO, str(out), f"must lie outside of {word}", f"a place in {source}", "Choose another one.")
 
 
