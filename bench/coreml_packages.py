@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 import tempfile
 import time
@@ -79,7 +80,7 @@ def package(made: torch.nn.Module, kind: str, path: Path) -> None:
 
 def _take_in(made: torch.nn.Module, found: Any) -> None:
     """Give a module the weights that coremltools unpacks: each has one of its size that is nearest to it."""
-    held = {name.replace(".", "_"): each for name, each in made.named_parameters()}
+    held = {re.sub(r"\W", "_", name): each for name, each in made.named_parameters()}
     for operation in found._mil_program.functions["main"].operations:
         weight = operation.inputs.get("weight")
         if weight is not None and weight.val is not None:
