@@ -281,7 +281,7 @@ class Drawn:
         return (lambda: function(*given, **named)), [*given, *named.items()]
 
 
-def _can_be_set(thing: object, member: object) -> bool:
+def _can_be_set(thing: object, name: str, member: object) -> bool:
     """Whether a type checker lets a property be set."""
     if isinstance(thing, tuple) or dataclasses.is_dataclass(thing):
         return False
@@ -290,7 +290,7 @@ def _can_be_set(thing: object, member: object) -> bool:
     if isinstance(member, Fixed):
         return False
     if isinstance(member, property):
-        return is_writable(member)
+        return is_writable(type(thing), name)
     return hasattr(type(member), "__set__")
 
 
@@ -382,7 +382,7 @@ class Driver:
             return
         value = self._outcome(drawn, f"get {who}", lambda: getattr(thing, name), [], where)
         hint = type(value) if value is not None else Any
-        if drawn.chance.random() < 0.5 and _can_be_set(thing, member):
+        if drawn.chance.random() < 0.5 and _can_be_set(thing, name, member):
             try:
                 new = drawn.of(hint, 1)
             except (NoValueError, NestedError):
