@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
@@ -23,7 +25,7 @@ from typing import (
     overload,
 )
 
-from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError, shown
+from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError, shown
 from openmps.spellings import OtherSpelling, add_other_spellings, closest, respelt, spellings
 
 T = TypeVar("T")
@@ -187,21 +189,6 @@ def listed(who: str, argument: str, value: Iterable[T] | None, what: str) -> lis
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
         raise MPSTypeError(who, argument, f"must be a sequence of {what}", type(value).__name__)
     return list(value)
-
-
-def accepts(who: str, argument: str, call: Any, names: str) -> None:
-    """Raise unless ``call`` can be called with arguments of these names, in this order."""
-    try:
-        signature = inspect.signature(call)
-    except (TypeError, ValueError):
-        return  # written in C: it says nothing of its arguments
-    try:
-        signature.bind(*names.split())
-    except TypeError:
-        rule = f"must take ({', '.join(names.split())})"
-        raise MPSTypeError(
-            who, argument, rule, f"{getattr(call, '__name__', type(call).__name__)}{signature}"
-        ) from None
 
 
 # --- names of attributes ----------------------------------------------------------------------------------------------
@@ -487,3 +474,23 @@ def size_text(shape: Sequence[int]) -> str:
     """
     height, width, *more = shape
     return lengths_text((width, height, *more))
+
+
+OF_MEMORY = re.compile(r"out of memory|not enough memory|(cannot|can't) allocate memory|^Error -4 while", re.IGNORECASE)
+"""How libraries that have no better error for it put it; the last is zlib's."""
+
+
+@contextmanager
+def memory_for(who: str, argument: str) -> Generator[None]:
+    """Raise ``MPSMemoryError`` where there is no memory for what is made within.
+
+    Python and NumPy raise ``MemoryError``, torch a ``RuntimeError`` that only its text tells from others.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_of_memory = isinstance(error, MemoryError) or OF_MEMORY.search(str(error))
+        if isinstance(error, MPSError) or not is_of_memory:  # ours are named already
+            raise
+        remedy = "Drop what is no longer used, or use a smaller batch"
+        raise MPSMemoryError(who, argument, "needs more memory than there is", None, remedy) from error

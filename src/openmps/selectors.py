@@ -89,6 +89,21 @@ def name_arguments(kind: type[T]) -> type[T]:
     return kind
 
 
+def accepts(who: str, argument: str, call: Any, names: str) -> None:
+    """Raise unless ``call`` can be called with arguments of these names, in this order."""
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):
+        return  # written in C: it says nothing of its arguments
+    try:
+        signature.bind(*names.split())
+    except TypeError:
+        rule = f"must take ({', '.join(names.split())})"
+        raise MPSTypeError(
+            who, argument, rule, f"{getattr(call, '__name__', type(call).__name__)}{signature}"
+        ) from None
+
+
 class Elsewhere:
     """A method under a name of Swift's or Objective-C's: a call of it says what it is called here.
 

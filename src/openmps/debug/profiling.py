@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from openmps.checks import accepts, whole
+from openmps.checks import whole
 from openmps.core.lifetime import check_is_device
 from openmps.debug.labels import step_labels
 from openmps.debug.limits import MachineLimits, machine_limits
@@ -25,6 +25,7 @@ from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.ops.op import Action
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.observation import ObservingPlayer, observe
+from openmps.selectors import accepts
 from openmps.tables import printed_html, short, table
 
 _WHO = "openmps.debug.profile"

@@ -10,8 +10,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from openmps.checks import OF_MEMORY
 from openmps.errors import MPSError, MPSFileError, MPSMemoryError, MPSTypeError
-from openmps.out_of_memory import OF_MEMORY
 
 LARGEST = 4 << 30
 """Bytes of the longest file that is read as a whole, unless a reader says less."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from openmps.checks import as_index, is_whole
+from openmps.checks import as_index, is_whole, memory_for
 from openmps.core.kinds import listed, mapped, text
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError
 from openmps.formats.arrays import Array, to_float32
@@ -29,7 +29,6 @@ from openmps.formats.atomic import write_atomic
 from openmps.formats.json_text import parsed
 from openmps.formats.paths import path_of, reading, require_file
 from openmps.formats.safetensors_parts import SafetensorsParts
-from openmps.out_of_memory import memory_for
 
 VERSION = 1
 METADATA_KEY = "openmps.weights"

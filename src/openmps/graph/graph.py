@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
-from openmps.checks import Checked, MaybeNone, Shown, accepts, finite, flag
+from openmps.checks import Checked, MaybeNone, Shown, finite, flag
 from openmps.convention import NotingConventions, current
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage, MPSImageAllocator
@@ -60,7 +60,7 @@ from openmps.graph.run.trace import Trace, Tracer, without_steps
 from openmps.graph.run.update import UpdatePass
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.ops import triton
-from openmps.selectors import Factory, takes
+from openmps.selectors import Factory, accepts, takes
 
 _NOTHING_TO_DO = (
     "there is nothing to do, so encodes return None: no result is needed, no image or state is exported, and no "

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import is_whole, optional_flag
+from openmps.checks import is_whole, memory_for, optional_flag
 from openmps.errors import MPSArgumentError, MPSBufferError, MPSError, MPSTypeError, shown
-from openmps.out_of_memory import memory_for
 
 ALIGNMENT = 16
 """Memory that is shared begins at a multiple of so many bytes: it may be seen as elements of any type."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import KnownAttributes, Labelled, Shown, of_kind, store
+from openmps.checks import KnownAttributes, Labelled, Shown, memory_for, of_kind, store
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import Taken, as_array, exported, location, taken_array, taken_tensor
 from openmps.metal.host_copy import HostCopy
@@ -19,7 +19,6 @@ from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, mark_written, wait_until_written
 from openmps.metal.processor import Processor
 from openmps.metal.version import Version
-from openmps.out_of_memory import memory_for
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
 

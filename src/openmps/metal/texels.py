@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import Shown, of_kind, store, whole
+from openmps.checks import Shown, memory_for, of_kind, store, whole
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.metal.array_protocols import as_array
 from openmps.metal.host_elements import as_elements
@@ -21,7 +21,6 @@ from openmps.metal.pixel_formats import PIXEL_LAYOUTS, PixelLayout, numbers_of
 from openmps.metal.processor import Processor
 from openmps.metal.resource import Resource
 from openmps.metal.texture_descriptor import MTLTextureDescriptor, level_bytes, level_size
-from openmps.out_of_memory import memory_for
 from openmps.types import (
     ELEMENT_BYTES,
     NUMPY_DTYPES,

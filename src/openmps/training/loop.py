@@ -7,10 +7,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
-from openmps.checks import of_kind
+from openmps.checks import memory_for, of_kind
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.metal.device import MTLDevice
-from openmps.out_of_memory import memory_for
 from openmps.training.callbacks import Callbacks, TrainingCallback
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit

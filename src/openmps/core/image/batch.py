@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import KnownAttributes, accepts, store, whole
+from openmps.checks import KnownAttributes, store, whole
 from openmps.core.image import arrays
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
 from openmps.core.image.image import MPSImage, defined_above, new_storage
@@ -28,6 +28,7 @@ from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import require_written, unwritten, wait_until_written
 from openmps.ops.elements import DTYPES
 from openmps.runtime.host import layout_of_array
+from openmps.selectors import accepts
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat
 
 MOST_IMAGES = 1 << 20

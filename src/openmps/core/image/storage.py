@@ -16,14 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import Shown
+from openmps.checks import Shown, memory_for
 from openmps.core.operand import View
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
 from openmps.metal.memory import DeferrableMemory
 from openmps.metal.pending import Region
 from openmps.metal.stream import brought
 from openmps.ops.elements import DTYPES, decode
-from openmps.out_of_memory import memory_for
 from openmps.runtime.host import Host, Layout, as_elements
 from openmps.types import ELEMENT_BYTES
 from openmps.types import MPSImageFeatureChannelFormat as Format

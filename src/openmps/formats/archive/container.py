@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from openmps.checks import memory_for
 from openmps.errors import MPSFileError
 from openmps.formats.json_text import parsed
 from openmps.formats.paths import reading, require_file
 from openmps.formats.safetensors_parts import SafetensorsParts
-from openmps.out_of_memory import memory_for
 
 Arrays = dict[str, NDArray[Any]]
 

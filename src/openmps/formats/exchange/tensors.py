@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from openmps.checks import memory_for
 from openmps.core.kinds import mapped
 from openmps.errors import MPSFileError
 from openmps.formats.arrays import Array, to_stored
@@ -23,7 +24,6 @@ from openmps.formats.exchange.state_dict import load_state_dict, state_dict_byte
 from openmps.formats.paths import path_of, reading, require_file
 from openmps.formats.safetensors_parts import SafetensorsParts
 from openmps.formats.weights import METADATA_KEY, check_named_once, load_safetensors
-from openmps.out_of_memory import memory_for
 
 Tensors = dict[str, NDArray[Any]]
 _KINDS = ("F16", "BF16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL")

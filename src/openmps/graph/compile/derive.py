@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from openmps.checks import MaybeNone, accepts
+from openmps.checks import MaybeNone
 from openmps.convention import current
 from openmps.errors import MPSTypeError
 from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode, NodeHandler, row_of
 from openmps.graph.nodes.rows import Row
+from openmps.selectors import accepts
 
 _Place = tuple[int, int]
 """A consumer of an image: its place among the forward nodes, producers first, and which of its sources the image is."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from openmps.checks import accepts
 from openmps.core.data_source import optional_method
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
 from openmps.core.state.state import MPSState
 from openmps.kernels.convolution import MPSCNNConvolutionWeightsAndBiasesState
+from openmps.selectors import accepts
 
 
 class Callback(NamedTuple):

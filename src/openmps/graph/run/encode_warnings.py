@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openmps.checks import memory_for
 from openmps.core.weight_versions import Held, HoldsWeights
 from openmps.errors import MPSTrainingWarning
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, row_of
@@ -21,7 +22,6 @@ from openmps.graph.nodes.rows import Row
 from openmps.graph.nodes.trainable import TrainableNode, data_source_of, offered_updates, training_of
 from openmps.graph.nodes.training import Callback, Training
 from openmps.metal.device import CommandBuffer
-from openmps.out_of_memory import memory_for
 from openmps.types import MPSNNTrainingStyle
 
 _ENCODES_BEFORE_JUDGEMENT = 2

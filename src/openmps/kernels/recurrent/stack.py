@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import flag, store
+from openmps.checks import flag, memory_for, store
 from openmps.core.elements import Part
 from openmps.core.kernel.arguments import member_of
 from openmps.core.kernel.configuration import KernelProperty, Setting
@@ -22,7 +22,6 @@ from openmps.kernels.recurrent.states import Held, RecurrentState, check_list
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.matrix.recurrent import FirstColumns, JoinColumns, Member, Recurrence, Total
 from openmps.ops.op import Value
-from openmps.out_of_memory import memory_for
 from openmps.runtime.binding import HeldTensor
 from openmps.selectors import takes
 from openmps.types import MPSRNNBidirectionalCombineMode as Combine
