@@ -87,9 +87,9 @@ class Program(NamedTuple):
 PROGRAMS = {
     "nothing": Program("import openmps", 1, ENGINE),
     "a struct": Program("import openmps; openmps.MPSSize(1, 1, 1)", 10, {"torch"}),
-    "a kernel": Program(KERNEL, 108, {*ABOVE_KERNELS, "openmps.ops.rewrite", "openmps.ops.convolution", "rich", "cv2"}),
-    "a graph": Program(GRAPH, 297, {*ABOVE_GRAPHS, "rich"}),
-    "a training run": Program(TRAINING, 381, {*MODELS, "openmps.debug", "rich"}),
+    "a kernel": Program(KERNEL, 107, {*ABOVE_KERNELS, "openmps.ops.rewrite", "openmps.ops.convolution", "rich", "cv2"}),
+    "a graph": Program(GRAPH, 296, {*ABOVE_GRAPHS, "rich"}),
+    "a training run": Program(TRAINING, 380, {*MODELS, "openmps.debug", "rich"}),
     "a file of weights": Program(WEIGHTS, 23, {*MODELS, "openmps.metal", "openmps.ops", "rich"}),
     "--help": Program(HELP.format(arguments=["--help"]), 32, {*ENGINE, "rich"}),
     "train --help": Program(HELP.format(arguments=["train", "--help"]), 32, {*ENGINE, "rich"}),
