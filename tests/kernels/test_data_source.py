@@ -113,6 +113,14 @@ def test_missing_methods_are_named(missing: str) -> None:
             kind(CPU, weights=source)
 
 
+def test_a_method_that_is_a_property_is_named() -> None:
+    """Also where nothing says that it was meant to be a data source."""
+    numbers = property(lambda self: np.zeros(SHAPE, np.float32))
+    source: Any = type("OfProperties", (ArraySource,), {"weights": numbers})(_descriptor(), np.zeros(SHAPE, np.float32))
+    with pytest.raises(MPSTypeError, match=r"^MPSCNNConvolution: weights must be a data source .*without weights"):
+        MPSCNNConvolution(CPU, source)
+
+
 def test_any_object_with_the_methods_will_do() -> None:
     source = ArraySource(_descriptor(), np.zeros(SHAPE, np.float32))
     assert isinstance(source, MPSCNNConvolutionDataSource)

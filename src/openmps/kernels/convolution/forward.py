@@ -16,7 +16,12 @@ from openmps.core.lifetime import check_is_device
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.base import ConvolutionGradientState, ConvolutionKernel
-from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource, is_data_source
+from openmps.kernels.convolution.data_source import (
+    LoadedWeights,
+    MPSCNNConvolutionDataSource,
+    check_data_source,
+    is_data_source,
+)
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.kernels.convolution.whole_image import WholeImageKernel
@@ -171,6 +176,8 @@ class MPSCNNConvolution(ConvolutionKernel[MPSCNNConvolutionGradientState], leave
 def _arrays(who: str, descriptor: Any, weights: Any, biases: Any) -> LoadedWeights:
     """What the older constructor was given, in the form of what a data source gives."""
     if not isinstance(descriptor, MPSCNNConvolutionDescriptor) or weights is None:
+        if weights is None and not isinstance(descriptor, MPSCNNConvolutionDescriptor | None):
+            check_data_source(who, descriptor)  # it was meant to be one
         rule = "must be weights=<data source>, or convolution_descriptor and kernel_weights"
         raise MPSTypeError(who, "arguments", rule, f"{type(descriptor).__name__}, {type(weights).__name__}")
     descriptor.validate(who)
