@@ -99,7 +99,7 @@ def _settings(threads: list[str]) -> list[Setting]:
 
 
 def _settings_of_part() -> list[Setting]:
-    other = "amd" if cpu_features().is_intel else "intel"
+    other = "amd" if cpu_features().maker == "GenuineIntel" else "intel"
     limits, fewer = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "default"}, {"OPENMPS_GRAPHS": "60"}
     name, part = f"oneDNN AVX2, PyTorch default, forms of {other}", ("--deselect", LARGEST)
     return [
