@@ -18,7 +18,7 @@ from catalogue import SAMPLES
 from convention_cases import CASES
 from convention_cases.case import SOURCES, STEPS, Absent, Subject, graph_of, listed, ordered, row_image, run
 from encoding import Bench, Outcome, train, trained
-from mac_facts import graphs, matrices, storage
+from mac_facts import arrays, graphs, matrices, storage
 from mac_facts.fact import DEVICE, image
 from openmps.convention import NotingConventions
 from openmps.convention.filters import FILTERS
@@ -31,7 +31,7 @@ from samples.batch_normalization import ChannelSource
 
 SWITCHES = [(name, choice) for name in CASES for choice in CONVENTIONS[name].choices]
 OTHERS = [(name, choice) for name, row in CONVENTIONS.items() for choice in row.alternatives]
-SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED]
+SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED, *arrays.SWITCHED]
 FORMS = [
     (name, choice, form)
     for name, choice in SWITCHES
@@ -52,13 +52,14 @@ def test_every_question_has_a_row() -> None:
     """Those that only a Mac can answer, K, R and P, those that facts have brought, F, and those on filters, I."""
     asked = {question for row in CONVENTIONS.values() for question in row.questions}
     expected = [*(f"K{k}" for k in range(1, 22)), *(f"R{k}" for k in range(1, 31)), *(f"P{k}" for k in range(10))]
+    facts = {f"F{number}" for number in range(1, 11)}
     filters = {f"I{number}" for number in range(1, len(FILTERS) + 1)}
-    assert asked == {*expected, "F1", "F2", "F3", "F4", *filters} and (len(expected), len(filters)) == (61, 57)
+    assert asked == {*expected, *facts, *filters} and (len(expected), len(filters)) == (61, 57)
     assert all(row.to_ask for row in FILTERS)
 
 
-OBJECTS = {"state_resource_size", "short_row_bytes"}
-"""Asked where the question is put, of objects that are no kernels: facts of `mac_facts` are their cases."""
+OBJECTS = {"state_resource_size", "short_row_bytes", "array_view_lengths", "matrix_sum_of_one"}
+"""Asked of objects that are no kernels, or of whether a kernel is made: facts of `mac_facts` are their cases."""
 
 
 def test_every_switch_is_asked() -> None:

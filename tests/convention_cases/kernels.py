@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -280,6 +281,63 @@ def _sum_of_matrices(command_buffer: Any, kernel: Any) -> Sequence[Any]:
     return [result]
 
 
+def _over(result: mps.MPSMatrix, encode: Callable[[], None]) -> list[Any]:
+    """What an encode writes over -1, which is nothing where it is refused."""
+    result.whole().value().fill_(-1.0)
+    with suppress(mps.MPSArgumentError):
+        encode()
+    return [result]
+
+
+def _few_scales(command_buffer: Any, kernel: Any) -> list[Any]:
+    """A scale for the first of two matrices."""
+    *sources, _ = _MATRICES
+    return _over(_WHOLE, lambda: kernel.encode(command_buffer, sources, _WHOLE, _SCALE))
+
+
+def _small_result(command_buffer: Any, kernel: Any) -> list[Any]:
+    *sources, _ = _MATRICES
+    return _over(_SMALLER, lambda: kernel.encode(command_buffer, sources, _SMALLER))
+
+
+_WHOLE, _SMALLER = (matrix(Bench(DEVICE), np.zeros(size)) for size in ((2, 3), (1, 2)))
+_SCALE = vector(Bench(DEVICE), [2.0])
+
+
+# --- normalized matrices, and several matrices ------------------------------------------------------------------------
+
+
+_SLOPES = [matrix(Bench(DEVICE), [[each] for each in column]) for column in ([3.0, 4.0], [1.0, 2.0], [0.0, 0.0])]
+_MOMENTS = [vector(Bench(DEVICE), [each]) for each in (0.0, 0.75)]
+_SUMS = [vector(Bench(DEVICE), [-1.0]) for _ in range(2)]
+
+
+def _normalization_gradient() -> Any:
+    """Where variance + epsilon is 1."""
+    made = mps.MPSMatrixBatchNormalizationGradient(DEVICE)
+    made.epsilon = 0.25
+    return [made]
+
+
+def _normalization_sums(command_buffer: Any, kernel: Any) -> Sequence[Any]:
+    gradient, source, result = _SLOPES
+    kernel.encode(command_buffer, gradient, source, *_MOMENTS, None, None, result, *_SUMS)
+    return _SUMS
+
+
+_PAIRS = [matrix(Bench(DEVICE), [[[first]], [[second]]]) for first, second in ((2.0, 3.0), (5.0, 7.0), (0.0, 0.0))]
+
+
+def _second_product() -> Any:
+    made = mps.MPSMatrixMultiplication(DEVICE, 1, 1, 1)
+    made.batch_start = 1
+    return [made]
+
+
+def _products(command_buffer: Any, kernel: Any) -> list[Any]:
+    return _over(_PAIRS[2], lambda: kernel.encode(command_buffer, *_PAIRS))
+
+
 CASES: Mapping[str, Case] = {
     "reshape_order": Case(
         {
@@ -363,5 +421,25 @@ CASES: Mapping[str, Case] = {
         {each: [oracle.transposed_sum(_SUMMANDS, _BIAS, each)] for each in ("transposed", "stored")},
         Subject(lambda: [mps.MPSMatrixSum(DEVICE, 2, 2, 3, True)], _sum_of_matrices),
         no_node("MPSMatrixSum"),
+    ),
+    "matrix_sum_scales": Case(
+        {"refused": [[-1] * 6], "nothing": [2 * np.array(_SUMMANDS[0])]},
+        Subject(lambda: [mps.MPSMatrixSum(DEVICE, 2, 2, 3, False)], _few_scales),
+        no_node("MPSMatrixSum"),
+    ),
+    "matrix_sum_result": Case(
+        {"refused": [[-1, -1]], "cut": [[11, 22]]},
+        Subject(lambda: [mps.MPSMatrixSum(DEVICE, 2, 2, 3, False)], _small_result),
+        no_node("MPSMatrixSum"),
+    ),
+    "matrix_normalization_sums": Case(
+        {"computed": [3 * 1 + 4 * 2, 3 + 4], "zeros": [0, 0]},
+        Subject(_normalization_gradient, _normalization_sums),
+        no_node("MPSMatrixBatchNormalizationGradient"),
+    ),
+    "matrix_product_batches": Case(
+        {"range": [[-1, 21]], "first": [[10, 21]]},
+        Subject(_second_product, _products),
+        no_node("MPSMatrixMultiplication"),
     ),
 }

@@ -121,6 +121,34 @@ def test_a_tile_of_a_larger_product(bench: Bench) -> None:
     assert c.numpy().tolist() == [[10, 10, 10, 10], [10, 149, 164, 10], [10, 225, 248, 10]]
 
 
+def test_a_product_of_none_is_a_convention() -> None:
+    """Which copies and archives keep outside of its block, where others refuse it."""
+    with mps.conventions(matrix_product_batches="first"):
+        kernel = mps.MPSMatrixMultiplication(DEVICE, 1, 1, 1, beta=2.0)
+        with pytest.raises(mps.MPSArgumentError, match="batch_size must be an integer of at least 0, got -1"):
+            kernel.batch_size = -1
+    kernel.batch_size = 0
+    archive = mps.MPSKeyedArchiver.archived_data(kernel)
+    again = mps.MPSKeyedUnarchiver.unarchived_object_of_class(mps.MPSMatrixMultiplication, archive, DEVICE)
+    for each in (kernel, kernel.copy(), again):
+        factor, result = matrix(Bench(DEVICE), [[3.0]]), matrix(Bench(DEVICE), [[5.0]])
+        run(Bench(DEVICE), each.encode, factor, factor, result)
+        assert (each.batch_size, result.numpy().tolist()) == (0, [[5.0]])
+    with pytest.raises(mps.MPSArgumentError, match="batch_size must be an integer of at least 1, got 0"):
+        mps.MPSMatrixMultiplication(DEVICE, 1, 1, 1).batch_size = 0
+
+
+@pytest.mark.parametrize("start", [1, 2, 9])
+def test_scales_behind_the_last_are_missing_by_a_convention(start: int) -> None:
+    """Not a number times nothing is nothing."""
+    with mps.conventions(matrix_sum_scales="nothing"):
+        kernel = mps.MPSMatrixSum(DEVICE, 2, 1, 1, False)
+    bench, result = Bench(DEVICE), matrix(Bench(DEVICE), [[5.0]])
+    sources = [matrix(bench, [[2.0]]), matrix(bench, [[np.nan]])]
+    run(bench, kernel.encode, sources, result, vector(bench, [7.0, 3.0]), start_index=start)
+    assert result.numpy().tolist() == [[6.0 if start == 1 else 0.0]]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -9,7 +9,7 @@ import numpy as np
 
 import openmps as mps
 from encoding import Bench
-from mac_facts.fact import DEVICE, Fact, row, set_up
+from mac_facts.fact import DEVICE, Fact, or_none, row, set_up
 from matrices import matrix, run, vector
 
 BENCH = Bench(DEVICE)
@@ -38,6 +38,15 @@ def _products() -> np.ndarray:
         run(BENCH, kernel.encode, matrix(BENCH, NINE), matrix(BENCH, SQUARE), result)
         found.append(result.numpy())
     return _all(*found)
+
+
+def _batched(**which: int) -> np.ndarray:
+    """Two matrices by 1, over zeros."""
+    once = np.arange(1.0, 5.0).reshape(2, 2)
+    factors = matrix(BENCH, np.stack([once, 2 * once])), matrix(BENCH, np.stack([np.eye(2)] * 2))
+    result = matrix(BENCH, np.zeros((2, 2, 2)))
+    run(BENCH, set_up(mps.MPSMatrixMultiplication(DEVICE, 2, 2, 2), **which).encode, *factors, result)
+    return result.numpy()
 
 
 def _by_formula() -> np.ndarray:
@@ -127,6 +136,15 @@ def _normalized_gradient() -> np.ndarray:
     return _encoded(kernel, X, matrix(BENCH, X), *_vectors(MEAN, VARIANCE, GAMMA, None))
 
 
+def _normalization_sums() -> np.ndarray:
+    """The gradients of gamma and beta, over a sentinel."""
+    kernel = set_up(mps.MPSMatrixBatchNormalizationGradient(DEVICE), epsilon=0.001)
+    sums = _vectors([7.0] * 3, [7.0] * 3)
+    operands = matrix(BENCH, X), matrix(BENCH, X), *_vectors(MEAN, VARIANCE, GAMMA, None), _zeros(4, 3)
+    run(BENCH, kernel.encode, *operands, *sums)
+    return _all(*(each.numpy() for each in sums))
+
+
 def _neuron_gradient() -> tuple[np.ndarray, np.ndarray]:
     """Of f(x) = x with alpha 0.5."""
     kernel, sums, result = (
@@ -138,12 +156,14 @@ def _neuron_gradient() -> tuple[np.ndarray, np.ndarray]:
     return result.numpy(), sums.numpy()
 
 
-def summed(bias: Any = None, *, transpose: bool = False, scales: Any = None, start: int = 0) -> np.ndarray:
-    """1 to 6 and 10 to 60 in rows of three; 1 and 2 with scales."""
+def summed(
+    bias: Any = None, *, transpose: bool = False, scales: Any = None, start: int = 0, size: Any = None
+) -> np.ndarray:
+    """1 to 6 and 10 to 60 in rows of three, into a matrix of a size; 1 and 2 with scales."""
     sources = [matrix(BENCH, SIX), matrix(BENCH, 10 * SIX)] if scales is None else _ones()
     rows, columns = (2, 3) if scales is None else (1, 1)
     kernel = mps.MPSMatrixSum(DEVICE, 2, rows, columns, transpose)
-    result = _zeros(*((columns, rows) if transpose else (rows, columns)))
+    result = _zeros(*(size or ((columns, rows) if transpose else (rows, columns))))
     given_scales, given_bias = _vectors(scales, bias)
     run(BENCH, kernel.encode, sources, result, given_scales, None, given_bias, start)
     return result.numpy().reshape(-1)
@@ -191,7 +211,53 @@ SWITCHED = [
         lambda: summed([1.0, 10.0, 100.0], transpose=True),
         switch={"matrix_sum_bias": "stored"},
     ),
-]
+    *(
+        Fact(f"matrix-sum-few-scales-from-{start}", "missing scales add nothing", "A", row(answer),
+             lambda start=start: or_none(lambda: summed(scales=[2.0, 4.0, 8.0, 16.0], start=start)),
+             switch={"matrix_sum_scales": "nothing"})
+        for start, answer in ((3, 16), (4, 0))
+    ),
+    Fact(
+        "matrix-sum-small-result",
+        "what fits is written",
+        "A",
+        row(11, 44, 22, 55),
+        lambda: or_none(lambda: summed(transpose=True, size=(2, 2))),
+        switch={"matrix_sum_result": "cut"},
+    ),
+    Fact(
+        "matrix-sum-small-result-and-bias",
+        "what fits is written, with the bias of the column before it is transposed",
+        "A",
+        row(12, 45, 32, 65),
+        lambda: or_none(lambda: summed([1.0, 10.0, 100.0], transpose=True, size=(2, 2))),
+        switch={"matrix_sum_result": "cut", "matrix_sum_bias": "stored"},
+    ),
+    Fact(
+        "matrix-sum-of-one",
+        "a sum of one matrix is refused",
+        "C",
+        True,
+        lambda: _refuses(lambda: mps.MPSMatrixSum(DEVICE, 1, 2, 3, False)),
+        switch={"matrix_sum_of_one": "refused"},
+    ),
+    Fact(
+        "matrix-normalization-sums",
+        "gradients of gamma and beta are written, and are 0",
+        "A, doubtful",
+        row(*[0] * 6),
+        _normalization_sums,
+        switch={"matrix_normalization_sums": "zeros"},
+    ),
+    Fact(
+        "matrix-product-batches",
+        "batch_start is ignored, and a batch_size of 0 writes nothing",
+        "A",
+        row(1, 2, 3, 4, 2, 4, 6, 8, *[0] * 8),
+        lambda: or_none(lambda: _all(_batched(batch_start=1), _batched(batch_size=0))),
+        switch={"matrix_product_batches": "first"},
+    ),
+]  # fmt: skip
 """Not what the documentation says: they hold by a convention alone."""
 _A = "A"
 FACTS = [
@@ -253,13 +319,8 @@ FACTS = [
     ),
 ]  # fmt: skip
 DECLINED = {
-    "matrix-product-batches": "a product ignores batch_start there, and a batch_size of 0 writes nothing (A)",
     "matrix-copy-wide": "elements of 8 bytes are moved wrongly there (J)",
     "top-k-tie-indices": "one index of ties is another one there (A): it is not said which",
     "matrix-neuron-gelu": "GeLU is up to 7.02e-5 off the formula there (A)",
-    "matrix-normalization-sums": "gradients of gamma and beta are 0 there (A, doubtful)",
-    "matrix-sum-few-scales": "missing scales add nothing there (A): they are refused",
-    "matrix-sum-of-one": "a sum of one matrix is refused there (C)",
-    "matrix-sum-small-result": "what does not fit is not written there (A): it is refused",
 }
 """Facts that are not followed, and why."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import openmps as mps
 from encoding import Bench, finish
-from mac_facts.fact import DEVICE, Fact, row
+from mac_facts.fact import DEVICE, Fact, or_none, row
 from oracles.random import philox_word
 
 Descriptor = mps.MPSMatrixRandomDistributionDescriptor
@@ -101,14 +100,6 @@ def _lazily() -> tuple[bool, bool]:
 def _no_clip() -> tuple[int, ...]:
     clip = mps.MPSRectNoClip
     return clip.origin.x, clip.origin.y, clip.origin.z, clip.size.width, clip.size.height, clip.size.depth
-
-
-def _or_none(ask: Callable[[], Any]) -> Any:
-    """The answer, or None where it is refused."""
-    try:
-        return ask()
-    except mps.MPSArgumentError:
-        return None
 
 
 FACTS = [
@@ -229,7 +220,7 @@ SWITCHED = [
         "a descriptor with row_bytes 8 for 2x3 floats is taken, with matrix_bytes 16",
         "B",
         16,
-        lambda: _or_none(lambda: mps.MPSMatrixDescriptor(2, 3, 8).matrix_bytes),
+        lambda: or_none(lambda: mps.MPSMatrixDescriptor(2, 3, 8).matrix_bytes),
         switch={"short_row_bytes": "taken"},
     ),
 ]

@@ -22,7 +22,7 @@ FACTS = {
     fact.name: fact
     for fact in (
         *(*kernels.FACTS, *graphs.FACTS, *storage.FACTS, *matrices.FACTS, *arrays.FACTS, *image_filters.FACTS),
-        *(*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED),
+        *(*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED, *arrays.SWITCHED),
     )
 }
 PLACES = {
@@ -47,7 +47,7 @@ APART = {
     "state-resource-size": "states by themselves", "short-row-bytes": "a descriptor by itself",
     "graph-result-handle": "identity of objects",
     **dict.fromkeys((fact.name for fact in (*matrices.FACTS, *matrices.SWITCHED)), "a fact of matrices by themselves"),
-    **dict.fromkeys((fact.name for fact in arrays.FACTS), "the list has no arrays"),
+    **dict.fromkeys((fact.name for fact in (*arrays.FACTS, *arrays.SWITCHED)), "the list has no arrays"),
     **dict.fromkeys((fact.name for fact in image_filters.FACTS), "the list has no filters of pictures"),
 }  # fmt: skip
 """Facts that the list does not ask, and why."""

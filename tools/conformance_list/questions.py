@@ -30,7 +30,13 @@ APART = {
     "states_of_batches": "batches", "registered_metadata": "PyObjC alone", "neuron_in_place": "one image for both",
     "optimizer_steps": "optimizers", "batch_divisor": "batches", "upsampling_origin": "a destination that is filled",
     "state_resource_size": "states by themselves", "short_row_bytes": "a descriptor by itself",
-    "matrix_sum_bias": "the list has no sums of matrices",
+    **dict.fromkeys(
+        ("matrix_sum_bias", "matrix_sum_scales", "matrix_sum_result", "matrix_sum_of_one"),
+        "the list has no sums of matrices",
+    ),
+    "matrix_normalization_sums": "the list has no normalized matrices",
+    "matrix_product_batches": "the list has no products of several matrices",
+    "array_view_lengths": "the list has no arrays",
     **filters.APART,
 }  # fmt: skip
 """Questions that the list does not ask, by the names of conventions: what that would take."""

@@ -343,6 +343,28 @@ _BESIDES = (
         {"transposed": "to those of the transposed sum", "stored": "to those of the sum before it is transposed"},
         ("MPSMatrixSum",), ("MPSMatrixSum.h+ 51-52", "matrix-sum-transposed-bias"),
     ),
+    Convention(
+        "matrix_sum_scales", ("F5",), "What do matrices of a sum add for which there is no scale?",
+        {"refused": "there must be one for each: an error", "nothing": "nothing"},
+        ("MPSMatrixSum",), ("MPSMatrixSum.h", "matrix-sum-few-scales"),
+    ),
+    Convention(
+        "matrix_sum_result", ("F6",), "What becomes of a sum of matrices that is larger than its result?",
+        {"refused": "an error", "cut": "what fits is written"},
+        ("MPSMatrixSum",), ("MPSMatrixSum.h", "matrix-sum-small-result"),
+    ),
+    Convention(
+        "matrix_product_batches", ("F7",), "Which of several matrices does a product of matrices use?",
+        {"range": "batch_size ones from batch_start on, of which there must be one",
+         "first": "the first batch_size ones wherever batch_start is; none of a batch_size of 0"},
+        ("MPSMatrixMultiplication",), ("MPSMatrixMultiplication.h", "matrix-product-batches"),
+    ),
+    Convention(
+        "matrix_normalization_sums", ("F8",), "What are the gradients of gamma and beta of normalized matrices?",
+        {"computed": "the derivatives", "zeros": "0"},
+        ("MPSMatrixBatchNormalizationGradient",),
+        ("MPSMatrixBatchNormalization.h", "matrix-normalization-sums: of one encode, which had no beta"),
+    ),
 )  # fmt: skip
 _OBJECTS = (
     Convention(
@@ -355,11 +377,29 @@ _OBJECTS = (
         {"refused": "no: an error", "taken": "yes; a matrix of it is refused"},
         ("MPSMatrixDescriptor",), ("short-row-bytes",),
     ),
+    Convention(
+        "matrix_sum_of_one", ("F9",), "May a sum of matrices be of a single one?",
+        {"taken": "yes", "refused": "no: an error"},
+        ("MPSMatrixSum",), ("silent", "matrix-sum-of-one: described, not printed; of no machine's choices"),
+    ),
+    Convention(
+        "array_view_lengths", ("F10",), "Which lengths does lengthOfDimension of a view of an array say?",
+        {"view": "its own", "parent": "those of the array that it is a view of"},
+        ("MPSNDArray",), ("MPSNDArray.h+ 232-236", "array-view-lengths"),
+    ),
 )  # fmt: skip
 CONVENTIONS: Mapping[str, Convention] = {row.name: row for row in (*_KERNELS, *_GRAPHS, *_BESIDES, *_OBJECTS, *FILTERS)}
 """All of them by name."""
 MACHINES: Mapping[str, Mapping[str, str]] = {
-    _M4: {"concatenation_filler": "texture", "graph_primary_scale": "dropped", "matrix_sum_bias": "stored"},
-    "macOS 26.5, M4": {"state_resource_size": "pages", "short_row_bytes": "taken"},
+    _M4: {
+        "concatenation_filler": "texture",
+        "graph_primary_scale": "dropped",
+        "matrix_sum_bias": "stored",
+        "matrix_sum_scales": "nothing",
+        "matrix_sum_result": "cut",
+        "matrix_normalization_sums": "zeros",
+        "matrix_product_batches": "first",
+    },
+    "macOS 26.5, M4": {"state_resource_size": "pages", "short_row_bytes": "taken", "array_view_lengths": "parent"},
 }
 """What is known of machines: the choices that they were seen to make, the default's among them."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self, overload, runtime_checkable
 import torch
 
 from openmps.checks import Shown, number, of_kind, one_of_two
+from openmps.convention import current
 from openmps.core import ndarray_bytes, ndarray_exchange
 from openmps.core.elements import Elements, ElementsShape
 from openmps.core.image.image import MPSImage
@@ -137,7 +138,12 @@ class MPSNDArray(StoredElements):
         return len(self.shape)
 
     def length_of_dimension(self, dimension_index: int) -> int:
-        """Elements of a dimension, of views after their slices and transpositions; 1 where there is none."""
+        """Elements of a dimension, of views after their slices and transpositions; 1 where there is none.
+
+        Where it is asked under the convention ``array_view_lengths`` "parent", a view says its parent's.
+        """
+        if self._parent is not None and current()["array_view_lengths"] == "parent":
+            return self._parent.length_of_dimension(dimension_index)
         return self.descriptor().length_of_dimension(dimension_index)
 
     def descriptor(self) -> MPSNDArrayDescriptor:

@@ -11,7 +11,7 @@ from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.kernels.matrix.activation import NeuronMethods
 from openmps.kernels.matrix.feature_vectors import FeatureVectors
 from openmps.metal.device import CommandBuffer
-from openmps.ops.matrix.layers import NormalizedColumns, NormalizedColumnsGradient, Statistics
+from openmps.ops.matrix.layers import NormalizedColumns, NormalizedColumnsGradient, Statistics, ZerosLike
 from openmps.ops.op import Value
 
 _FLT_MIN = 2.0**-126
@@ -102,7 +102,8 @@ class MPSMatrixBatchNormalizationGradient(_Normalization, MPSMatrixBinaryKernel)
     The first source is the gradient G, the second the forward **source** x, of M rows that are used. With
     ``s = sqrt(variance + epsilon)``, ``n = (x - mean) / s`` and ``g = G f'(gamma n + beta)``:
     ``dbeta = sum g``, ``dgamma = sum(g n)``, ``dx = gamma / s (g - dbeta / M - n dgamma / M)``, column by column. This
-    is the derivative where mean and variance are those of x; so the kernel computes with any.
+    is the derivative where mean and variance are those of x; so the kernel computes with any. Under the convention
+    ``matrix_normalization_sums`` "zeros" dgamma and dbeta are written as 0; dx is the same.
 
     Raises:
         MPSArgumentError: In an encode, an origin lies outside, or a result or a vector is too small.
@@ -152,6 +153,8 @@ class MPSMatrixBatchNormalizationGradient(_Normalization, MPSMatrixBinaryKernel)
             g, _ = self._activation_gradient(at, g, normalized, None, columns)
         found = NormalizedColumnsGradient(self.epsilon)(g, x, mean, variance, gamma)
         at.store(result, found[0], *self._part(at, result, members, rows, columns))
-        for name, value in zip((of_gamma, of_beta), found[1:], strict=True):
+        is_zero = self.conventions["matrix_normalization_sums"] == "zeros"
+        for name, computed in zip((of_gamma, of_beta), found[1:], strict=True):
             if at.has(name):
+                value = ZerosLike()(computed) if is_zero else computed
                 at.store(name, value, *self._row(at, name, members, columns))

@@ -6,7 +6,7 @@ from typing import overload
 
 from openmps.checks import flag, number, whole
 from openmps.core.elements import Part
-from openmps.core.kernel.configuration import Fixed, KernelProperty
+from openmps.core.kernel.configuration import ULONG_MAX, Configured, Fixed, KernelProperty, at_least
 from openmps.core.kernel.matrices import ORIGIN, MatrixKernel, MPSMatrixBinaryKernel, matrix_origin
 from openmps.core.kernel.operands import FLOATS, Argument, OperandContext
 from openmps.core.vector import MPSMatrix, MPSVector
@@ -47,6 +47,15 @@ class _Product(MatrixKernel):
             raise MPSArgumentError(self.name, result, rule, stored.name)
 
 
+class _BatchSize(KernelProperty[int]):
+    """How many matrices a product uses: 0 by a convention alone."""
+
+    def __set__(self, kernel: Configured, value: int) -> None:
+        if kernel.conventions["matrix_product_batches"] == "range":
+            whole(kernel.name, self._name, value)
+        super().__set__(kernel, value)
+
+
 class MPSMatrixMultiplication(_Product):
     """C = alpha op(A) op(B) + beta C, where op(X) is X or its transpose (MPSMatrixMultiplication.h, macOS 10.13).
 
@@ -54,7 +63,8 @@ class MPSMatrixMultiplication(_Product):
     C is read and written, from its origin on, a position in the matrix as it is stored. With ``beta`` 0 C is not read.
     Positional arguments are ``(device, result_rows, result_columns, interior_columns)``, or all eight with the two
     transpositions first. A and B are of one type: FLOAT32 gives FLOAT32, FLOAT16 and INT8 either type of floats, INT16
-    FLOAT32. Sums are of float32, rounded once.
+    FLOAT32. Sums are of float32, rounded once. Under the convention ``matrix_product_batches`` "first" `batch_start`
+    counts for nothing, and with a `batch_size` of 0 nothing is written.
 
     Raises:
         MPSArgumentError: A size is not positive; in an encode, a matrix is too small or of another type.
@@ -67,6 +77,7 @@ class MPSMatrixMultiplication(_Product):
     )
     _origins = {name: f"{name}_origin" for name in ("left_matrix", "right_matrix", "result_matrix")}  # noqa: RUF012
 
+    batch_size = _BatchSize(ULONG_MAX, at_least(0), "How many of several matrices are used. Default: all there are.")
     left_matrix_origin = KernelProperty(ORIGIN, matrix_origin, "Where the part of A begins. Default (0, 0, 0).")
     right_matrix_origin = KernelProperty(ORIGIN, matrix_origin, "Where the part of B begins. Default (0, 0, 0).")
     result_matrix_origin = KernelProperty(ORIGIN, matrix_origin, "Where the part of C begins. Default (0, 0, 0).")
@@ -115,6 +126,12 @@ class MPSMatrixMultiplication(_Product):
     ) -> None:
         """Record the product of A and B, to C; of several matrices each with those of the same index."""
         self._encode(command_buffer, left_matrix, right_matrix, result_matrix)
+
+    def _members(self, at: OperandContext, *names: str) -> slice:
+        """As of other kernels, unless a convention leaves out where they begin."""
+        if self.conventions["matrix_product_batches"] == "range":
+            return super()._members(at, *names)
+        return slice(0, min(self.batch_size, *(at.sizes(name)[0] for name in names)))
 
     def _lower(self, at: OperandContext) -> None:
         names = left, right, result = ("left_matrix", "right_matrix", "result_matrix")

@@ -33,11 +33,13 @@ class MPSMatrixSum(NeuronSetting):
     ``start_index`` on; an offset is the row and the column at which the part of a matrix begins, and what lies beyond
     the matrix counts 0. Without scales they are 1, without offsets 0, without a bias it is 0. R begins at
     `result_matrix_origin`. f is the identity until `set_neuron_type` sets another one. All matrices are single ones.
-    Under the convention ``matrix_sum_bias`` "stored" the bias is one number a column of S, before it is transposed.
+    Under the convention ``matrix_sum_bias`` "stored" the bias is one number a column of S, before it is transposed;
+    under ``matrix_sum_scales`` "nothing" matrices without a scale add nothing; under ``matrix_sum_result`` "cut" the
+    result may be smaller than R, and holds what fits; under ``matrix_sum_of_one`` "refused" ``count`` is at least 2.
 
     Raises:
-        MPSArgumentError: A size is not positive; in an encode, there are not ``count`` matrices, one is too small or
-            is one of several, or a vector is too short.
+        MPSArgumentError: A size is not positive, or ``count`` is 1 where that is refused; in an encode, there are not
+            ``count`` matrices, one is too small or is one of several, or a vector is too short.
     """
 
     count = Fixed[int]("How many matrices are added.")
@@ -54,8 +56,9 @@ class MPSMatrixSum(NeuronSetting):
 
     def __init__(self, device: MTLDevice, count: int, rows: int, columns: int, transpose: bool) -> None:
         super().__init__(device)
+        least = 2 if self.conventions["matrix_sum_of_one"] == "refused" else 1
         self._change(
-            count=whole(self.name, "count", count),
+            count=whole(self.name, "count", count, least),
             rows=whole(self.name, "rows", rows),
             columns=whole(self.name, "columns", columns),
             transpose=flag(self.name, "transpose", transpose),
@@ -84,12 +87,13 @@ class MPSMatrixSum(NeuronSetting):
 
     def _lower(self, at: OperandContext) -> None:
         parts = [self._source(at, f"source_matrices[{index}]") for index in range(self.count)]
-        scales = self._run(at, "scale_vector", at.asked, self.count)
+        scales = self._run(at, "scale_vector", *self._scales(at))
         offsets = self._run(at, "offset_vector", 2 * at.asked, 2 * self.count)
-        total: Value = SumOfParts(self.rows, self.columns)(scales, offsets, *parts)
-        rows, columns = (self.columns, self.rows) if self.transpose else (self.rows, self.columns)
+        rows, columns = self._written(at)
+        stored_rows, stored_columns = (columns, rows) if self.transpose else (rows, columns)
+        total: Value = SumOfParts(stored_rows, stored_columns)(scales, offsets, *parts)
         is_late = self.transpose and self.conventions["matrix_sum_bias"] == "transposed"
-        length, has_bias = columns if is_late else self.columns, at.has("bias_vector")
+        length, has_bias = columns if is_late else stored_columns, at.has("bias_vector")
         if is_late:
             total = Transposed()(total)
         bias = at.numbers("bias_vector", *self._row(at, "bias_vector", slice(0, 1), length)) if has_bias else None
@@ -98,6 +102,22 @@ class MPSMatrixSum(NeuronSetting):
             found = Transposed()(found)
         self._check_single(at, "result_matrix")
         at.store("result_matrix", found, *self._part(at, "result_matrix", slice(0, 1), rows, columns))
+
+    def _scales(self, at: OperandContext) -> tuple[int, int]:
+        """The first scale and how many are read: one a matrix, unless a convention lets the last ones be missing."""
+        if self.conventions["matrix_sum_scales"] == "refused" or not at.has("scale_vector"):
+            return at.asked, self.count
+        length = at.sizes("scale_vector")[1]
+        first = min(at.asked, length)
+        return first, min(self.count, length - first)
+
+    def _written(self, at: OperandContext) -> tuple[int, int]:
+        """Rows and columns of R that are written: all, unless a convention lets the result be smaller."""
+        rows, columns = (self.columns, self.rows) if self.transpose else (self.rows, self.columns)
+        if self.conventions["matrix_sum_result"] == "refused":
+            return rows, columns
+        most_rows, most_columns = self._available(at, "result_matrix")
+        return min(rows, most_rows), min(columns, most_columns)
 
     def _source(self, at: OperandContext, name: str) -> Value:
         """The numbers of a matrix: all, where offsets say which."""

@@ -95,7 +95,7 @@ class SumOfParts(Op, kind=Kind.REDUCTION):
     """``sum of scale[m] part[m]``, where part m is ``rows x columns`` elements of matrix m; ``[1, rows, columns]``.
 
     The first operand is scales, ``[matrices]``, the second offsets, rows and columns in turn, ``[2 matrices]``; either
-    may be left out: 1, and 0. Then come the matrices.
+    may be left out: 1, and 0. Then come the matrices; those behind the last scale add nothing.
     """
 
     rows: int
@@ -105,11 +105,12 @@ class SumOfParts(Op, kind=Kind.REDUCTION):
         """Add one matrix after the other."""
         scales, offsets, *matrices = operands
         total: Tensor | None = None
-        for index, matrix in enumerate(matrices):
+        for index, matrix in enumerate(matrices if scales is None else matrices[: len(scales)]):
             part = self._part(matrix, None if offsets is None else offsets[2 * index : 2 * index + 2])
             scaled = part if scales is None else part * scales[index]
             total = scaled if total is None else total + scaled
-        assert total is not None
+        if total is None:
+            return matrices[0].new_zeros(1, self.rows, self.columns)
         return total.unsqueeze(0)
 
     def _part(self, matrix: Tensor, offset: Tensor | None) -> Tensor:

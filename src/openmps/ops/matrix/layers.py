@@ -104,3 +104,7 @@ class NormalizedColumnsGradient(Op, of=normalized_gradient, kind=Kind.REDUCTION,
     """`normalized_gradient` of a gradient, the forward source, mean, variance and gamma, which may be left out."""
 
     epsilon: float
+
+
+class ZerosLike(Op, of=torch.zeros_like, kind=Kind.REDUCTION):
+    """As many zeros as the operand has numbers, whatever they are."""
