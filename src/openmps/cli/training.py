@@ -125,8 +125,7 @@ def train(
     Started by torchrun, as many processes share every batch, each on a GPU of its own or on the CPU, and come to the
     weights that one would; the first writes the run.
     """
-    if run is not None and run.name in ("", ".."):
-        raise typer.BadParameter(f"'{run}' is no name of a new folder", param_hint="--run")
+    _check_name(run)
     with joined(device) as group:
         going_on = run_to_go_on_with(group, run, resume)
         if going_on is not None:
@@ -134,18 +133,34 @@ def train(
             check = partial(check_options, given=given) if resume else partial(check_begun, context=context)
             return _resume(going_on, given, group, check, shards=shard_optimizer, quiet=quiet)
         from openmps.cli.torch_networks import network_file
-        from openmps.training.image_folder import LONGEST_SIDE
         from openmps.training.processes import together
 
-        size, form = parse_size(image_size, "--image-size", LONGEST_SIDE), channels_of(channels)
+        size, form = _side_lengths(image_size), channels_of(channels)
         filter_name = None if scaling is None else scaling.value
         split = together(group, partial(_load, data, size, form, network, seed, filter_name, skip_broken))
-        source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
-        source |= {} if filter_name is None else {"scaling": filter_name}
         with network_file(group, network, split, seed) as file:
             chosen = chosen_options(context, epochs or _default_epochs(split, batch_size), file)
             more = {"tensorboard": tensorboard, "shards": shard_optimizer, "quiet": quiet}
-            _begin(split, chosen, device, group, run, source, network, **more)
+            _begin(split, chosen, device, group, run, _source(data, filter_name, skip_broken), network, **more)
+
+
+def _check_name(run: Path | None) -> None:
+    """Raise where ``--run`` can name no folder that is to be made."""
+    if run is not None and run.name in ("", ".."):
+        raise typer.BadParameter(f"'{run}' is no name of a new folder", param_hint="--run")
+
+
+def _side_lengths(image_size: str | None) -> tuple[int, int] | None:
+    """``--image-size``, of images that can be read."""
+    from openmps.training.image_folder import LONGEST_SIDE
+
+    return parse_size(image_size, "--image-size", LONGEST_SIDE)
+
+
+def _source(data: Path | None, scaling: ScalingName | None, skip_broken: bool) -> dict[str, Any]:
+    """What a run keeps of where its images come from."""
+    source: dict[str, Any] = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
+    return source if scaling is None else {**source, "scaling": scaling}
 
 
 def _load(

@@ -80,5 +80,5 @@ def _spacing(_: Maker, entry: Mapping[str, Any]) -> tuple[Answer, list[Any]]:
 _KINDS: Mapping[str, Callable[[Maker, Mapping[str, Any]], tuple[Answer, list[Any]]]] = {
     "kernel": _kernel, "graph": lambda maker, entry: graph_answer(maker, entry), "object": _object,
     "training": lambda maker, entry: training_answer(maker, entry), "matrices": _matrices, "random": _random,
-    "spacing": _spacing, "filter": lambda maker, entry: filter_answer(maker, entry),
+    "spacing": _spacing, "filter": filter_answer,
 }  # fmt: skip

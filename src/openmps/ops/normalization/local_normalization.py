@@ -296,7 +296,7 @@ def _sums(x: Tensor, axis: int, size: int) -> Tensor:
 # --- operations -------------------------------------------------------------------------------------------------------
 
 
-class _OverPixels(Op, kind=Kind.WINDOW):
+class OverPixels(Op, kind=Kind.WINDOW):
     """The base of the operations with a window of pixels."""
 
     window: Window
@@ -304,21 +304,21 @@ class _OverPixels(Op, kind=Kind.WINDOW):
     divisor: Divisor
 
 
-class SpatialNormalization(_OverPixels, of=spatial_normalization):
+class SpatialNormalization(OverPixels, of=spatial_normalization):
     """`spatial_normalization` of an image."""
 
 
-class SpatialNormalizationGradient(_OverPixels, of=spatial_normalization_gradient):
+class SpatialNormalizationGradient(OverPixels, of=spatial_normalization_gradient):
     """`spatial_normalization_gradient` of a gradient and the forward source."""
 
 
-class LocalContrastNormalization(_OverPixels, of=local_contrast_normalization):
+class LocalContrastNormalization(OverPixels, of=local_contrast_normalization):
     """`local_contrast_normalization` of an image."""
 
     contrast: Contrast
 
 
-class LocalContrastNormalizationGradient(_OverPixels, of=local_contrast_normalization_gradient):
+class LocalContrastNormalizationGradient(OverPixels, of=local_contrast_normalization_gradient):
     """`local_contrast_normalization_gradient` of a gradient and the forward source."""
 
     contrast: Contrast

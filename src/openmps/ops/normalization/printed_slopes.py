@@ -16,6 +16,7 @@ from openmps.ops.normalization.local_normalization import (
     Contrast,
     CountedAround,
     Divisor,
+    OverPixels,
     contrast_moments,
     cross_channel_normalization_gradient,
 )
@@ -85,19 +86,11 @@ def printed_channel_gradient(gradient: Tensor, x: Tensor, size: int, divisor: Di
     return cross_channel_normalization_gradient(gradient, x, size, divisor, count=1)
 
 
-class _OverPixels(Op, kind=Kind.WINDOW):
-    """The base of the operations with a window of pixels."""
-
-    window: Window
-    edge_mode: MPSImageEdgeMode
-    divisor: Divisor
-
-
-class PrintedSpatialGradient(_OverPixels, of=printed_spatial_gradient):
+class PrintedSpatialGradient(OverPixels, of=printed_spatial_gradient):
     """`printed_spatial_gradient` of a gradient and the forward source."""
 
 
-class PrintedContrastGradient(_OverPixels, of=printed_contrast_gradient):
+class PrintedContrastGradient(OverPixels, of=printed_contrast_gradient):
     """`printed_contrast_gradient` of a gradient and the forward source."""
 
     contrast: Contrast
