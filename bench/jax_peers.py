@@ -19,6 +19,7 @@ def digits_training(device: str, **said: Any) -> Turn:
     work = Work(**said)
     if device != "cpu" or work.half:
         raise SkippedError("measured on the CPU alone, in float32")
+    jax.config.update("jax_platforms", "cpu")  # which would be a GPU where there is one
     key = jax.random.PRNGKey(0)
     shapes = {"c1": (5, 5, 1, 32), "b1": (32,), "c2": (5, 5, 32, 64), "b2": (64,)}
     shapes |= {"f1": (3136, 1024), "g1": (1024,), "f2": (1024, work.classes), "g2": (work.classes,)}

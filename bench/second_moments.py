@@ -96,6 +96,9 @@ class Work(NamedTuple):
     batch: int
     steps: int
     seed: int
+    where: str
+    """The device's name in PyTorch."""
+    queue: mps.MTLCommandQueue
 
     @property
     def shape(self) -> NetworkShape:
@@ -114,7 +117,7 @@ class Work(NamedTuple):
     def step(self, graph: mps.MPSNNGraph, chosen: Array) -> float:
         """One step with some of the training images; its mean loss."""
         data, classes = self.data.training, len(self.data.training.class_names)
-        command_buffer = self.device.new_command_queue().command_buffer()
+        command_buffer = self.queue.command_buffer()
         images = mps.MPSImageBatch.from_numpy(self.device, data.images[chosen], Format.UNORM8)
         labels = mps.MPSCNNLossLabels.batch(self.device, np.eye(classes, dtype=np.float32)[data.labels[chosen]])
         graph.encode_batch(command_buffer, [images], [labels])
@@ -153,7 +156,7 @@ def _accuracy(work: Work, network: Network) -> float:
 
 
 def _classes(work: Work, graph: mps.MPSNNGraph, images: Array) -> Array:
-    command_buffer = work.device.new_command_queue().command_buffer()
+    command_buffer = work.queue.command_buffer()
     batch = mps.MPSImageBatch.from_numpy(work.device, images, Format.UNORM8)
     result: Any = graph.encode_batch(command_buffer, [batch])
     command_buffer.commit()
@@ -183,13 +186,14 @@ def _error(work: Work, arrays: dict[str, Array], chosen: Array, *, by_moments: b
 
 
 def _exact(work: Work, arrays: dict[str, Array], chosen: Array) -> dict[str, Array]:
-    """The gradients by PyTorch, in float64."""
+    """The gradients by PyTorch, in float64, on the device that is looked at."""
     import deep_networks
 
     data, classes = work.data.training, len(work.data.training.class_names)
-    parameters = deep_networks.Parameters(arrays, torch.float64, training=True)
-    logits = deep_networks.NETWORKS[NAME](parameters, torch.tensor(data.images[chosen] / 255).permute(0, 3, 1, 2))
-    targets = torch.eye(classes, dtype=torch.float64)[data.labels[chosen]]
+    with torch.device(work.where):
+        parameters = deep_networks.Parameters(arrays, torch.float64, training=True)
+        logits = deep_networks.NETWORKS[NAME](parameters, torch.tensor(data.images[chosen] / 255).permute(0, 3, 1, 2))
+        targets = torch.tensor(np.eye(classes)[data.labels[chosen]])
     parameters.losses(logits, targets).mean().backward()
     return parameters.gradients()
 
@@ -211,15 +215,16 @@ def _row(options: argparse.Namespace, data: str, channel_format: str) -> None:
     split, device = DATA[data](), mps.mtl_device(options.device)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for seed in range(options.seeds):
-        work = Work(device, split, FORMATS[channel_format], options.batch, options.steps, seed)
+        said = split, FORMATS[channel_format], options.batch, options.steps, seed, options.device
+        work = Work(device, *said, device.new_command_queue())
         for way, by_moments in WAYS.items():
             found[way].append(trained(work, by_moments=by_moments))
             print(f"{data}, {channel_format}, seed {seed}, {way} {found[way][-1]}", flush=True)
-    said = {"data": data, "format": channel_format, "side": SIDE}
-    said |= {name: getattr(options, name) for name in ("steps", "width", "batch", "threads")}
+    about = {"data": data, "format": channel_format, "side": SIDE}
+    about |= {name: getattr(options, name) for name in ("steps", "width", "batch", "threads")}
     title = f"{data}, {channel_format} images"
     if not options.no_record:
-        row = {"work": f"{data} {channel_format}", "title": title, **said, "ways": found}
+        row = {"work": f"{data} {channel_format}", "title": title, **about, "ways": found}
         record("second_moments", options.device, row)
 
 

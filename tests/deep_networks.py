@@ -49,7 +49,7 @@ class Parameters:
 
     def gradients(self) -> dict[str, Array]:
         """By name, laid out as the framework's: OHWI."""
-        found = {name: leaf.grad.double().numpy() for name, leaf in self.leaves.items() if leaf.grad is not None}
+        found = {name: leaf.grad.double().cpu().numpy() for name, leaf in self.leaves.items() if leaf.grad is not None}
         return {name: grad.transpose(0, 2, 3, 1) if grad.ndim == 4 else grad for name, grad in found.items()}
 
 
