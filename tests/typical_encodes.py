@@ -159,7 +159,9 @@ def image_filter(device: mps.MTLDevice) -> Prepare:
 def inference_graph(device: mps.MTLDevice) -> Prepare:
     hidden = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), weights()).result_image
     rectified = mps.MPSCNNNeuronReLUNode(hidden).result_image
-    graph = mps.MPSNNGraph(device, mps.MPSCNNConvolutionNode(rectified, weights()).result_image)
+    last = mps.MPSCNNConvolutionNode(rectified, weights())
+    last.padding_policy = mps.ExplicitPadding.pytorch(1)  # as in networks out of ONNX files
+    graph = mps.MPSNNGraph(device, last.result_image)
     x = mps.MPSImage.from_numpy(device, np.ones((SIZE, SIZE, CHANNELS), np.float32))
     return lambda command_buffer: lambda: graph.encode(command_buffer, [x])
 

@@ -262,3 +262,41 @@ def test_weights_that_an_update_binds_to_other_memory(
         results.append(found)
     for replayed, plain_result in zip(*results, strict=True):
         assert_same(replayed, plain_result, device)
+
+
+class Shifting(mps.ExplicitPadding):
+    """One of the package's policies with a last word of the user's."""
+
+    columns = 0
+
+    def destination_image_descriptor(self, source_images: Any, source_states: Any, for_kernel: Any, found: Any) -> Any:
+        found = super().destination_image_descriptor(source_images, source_states, for_kernel, found)
+        for_kernel.offset = mps.MPSOffset(for_kernel.offset.x + self.columns, for_kernel.offset.y, 0)
+        return found
+
+
+@pytest.mark.parametrize("kind", [mps.ExplicitPadding, Shifting])
+def test_only_a_policy_of_the_users_is_asked_again(
+    kind: type[mps.ExplicitPadding], device: torch.device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    own = mps.ExplicitPadding.destination_image_descriptor
+    monkeypatch.setattr(
+        mps.ExplicitPadding, "destination_image_descriptor", lambda *given: calls.append(given) or own(*given)
+    )
+    queue, node = replaying_queue(device), mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), _source(rng))
+    node.padding_policy = kind(1, 1, 1, 1)
+    graph: Any = mps.MPSNNGraph(queue.device, node.result_image, True)
+    batch = mps.MPSImageBatch.from_numpy(queue.device, rng.normal(0, 1, (2, 6, 6, 2)).astype(np.float32))
+    results, counts = list[Array](), list[int]()
+    for encode in range(ENCODES):
+        monkeypatch.setattr(Shifting, "columns", encode // 3)
+        command_buffer = mps.MPSCommandBuffer(queue)
+        made = graph.encode_batch(command_buffer, [batch])
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        results.append(made.numpy().copy())
+        counts.append(len(calls))
+    is_asked = kind is Shifting
+    assert (counts[0] < counts[1] < counts[2]) if is_asked else counts[0] == counts[-1]
+    assert np.array_equal(results[2], results[0]) and np.array_equal(results[3], results[0]) != is_asked

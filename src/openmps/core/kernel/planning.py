@@ -17,7 +17,7 @@ from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.path import EncodePath
 from openmps.core.kernel.plan import Plan, Sized
 from openmps.core.padding.geometry import Geometry, Lengths, suggested_geometry
-from openmps.core.padding.policy import MPSNNDefaultPadding, custom_descriptor
+from openmps.core.padding.policy import custom_descriptor, unchanging_policies
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.core.state.state import MPSState
@@ -103,8 +103,8 @@ class PlannedKernel(KernelProperties, EncodePath):
 
     @property
     def asks_a_policy(self) -> bool:
-        """Whether a custom policy has the last word at each encode; the framework's own always says the same."""
-        return type(self._padding) is not MPSNNDefaultPadding and self._is_custom()
+        """Whether a custom policy has the last word at each encode; those of the package always say the same."""
+        return type(self._padding) not in unchanging_policies and self._is_custom()
 
     def _is_custom(self) -> bool:
         return bool(int(self._padding.padding_method()) & _CUSTOM)

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from openmps.checks import flag, of_kind, optional_flag, whole
 from openmps.core.padding.geometry import Axis, Placement, window_extent
-from openmps.core.padding.policy import checked_integer, set_edge_mode
+from openmps.core.padding.policy import checked_integer, set_edge_mode, unchanging_policies
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.selectors import name_arguments
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod, MPSOffset
@@ -219,6 +219,9 @@ class ExplicitPadding:
             remedy = "Use ceil_mode=False, equal padding, or MPSNNPad before the pooling"
             raise MPSArgumentError(f"ExplicitPadding ({self.label()})", "count_include_pad", rule, got, remedy)
         return counted
+
+
+unchanging_policies.add(ExplicitPadding)
 
 
 def _pads(who: str, value: int | Sequence[int], count: int) -> list[int]:

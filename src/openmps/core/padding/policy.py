@@ -199,6 +199,11 @@ class MPSNNDefaultPadding(KnownAttributes):
         return f"{type(self).__name__}({int(self._method):#x}: {self.label()})"
 
 
+unchanging_policies: set[type] = {MPSNNDefaultPadding}
+"""Policies whose answer follows from sizes and the kernel's properties alone, so that a graph asks them once. Classes
+themselves: a subclass may say something else each time."""
+
+
 def custom_descriptor(
     policy: MPSNNPadding,
     source_images: Sequence[Any],
