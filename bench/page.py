@@ -35,6 +35,8 @@ python -m bench.page
 ```
 """
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+_BY_THREADS = ("training", "trained", "kernels")
+"""Benchmarks that are measured by the clock, too, with so many threads."""
 
 
 def rows(bench: str) -> list[Row]:
@@ -52,25 +54,29 @@ def rows(bench: str) -> list[Row]:
 
 
 def _is_of_threads(row: Row) -> bool:
-    """Whether it is for the table of threads: on the CPU, by the clock."""
-    return (row["bench"], row["device"], row.get("clock")) == ("training", "cpu", "wall")
+    """Whether it is for the tables of threads: on the CPU, by the clock."""
+    return (row["device"], row.get("clock")) == ("cpu", "wall") and row["bench"] in _BY_THREADS
 
 
 def page() -> str:
     """The page."""
     parts = [HEAD]
     for device, name in _DEVICES.items():
-        for section in (_training, _threads, _second_moments, _trained, _kernels, _filters, _growth):
+        for section in _SECTIONS:
             parts.extend(section(device, name))
     return "\n".join(parts)
 
 
 def _of(bench: str, device: str) -> list[Row]:
-    return [row for row in rows(bench) if row["device"] == device]
+    return [row for row in rows(bench) if row["device"] == device and not _is_of_threads(row)]
+
+
+def _by_threads(bench: str, device: str) -> list[Row]:
+    return [row for row in rows(bench) if row["device"] == device and _is_of_threads(row)]
 
 
 def _training(device: str, name: str) -> Iterable[str]:
-    found = [row for row in _of("training", device) if not _is_of_threads(row)]
+    found = _of("training", device)
     machines = dict.fromkeys(row["machine"] for row in found)
     for machine in machines if device == "cuda" else [""] * bool(found):
         yield f"## Networks, {machine or name}\n"
@@ -93,17 +99,40 @@ def _networks(found: list[Row]) -> Iterable[str]:
 
 
 def _threads(device: str, name: str) -> Iterable[str]:
-    found = [row for row in _of("training", device) if _is_of_threads(row)]
+    found = [row for bench in ("training", "trained") for row in _by_threads(bench, device)]
     if not found:
         return
     peers = list(dict.fromkeys(peer for row in found for peer, each in row["contenders"].items() if "ratio" in each))
     yield f"## Threads, {name}\n"
-    yield "By the clock, on a machine that does nothing else; milliseconds, and behind a peer's its time over ours.\n"
+    yield "By the clock; milliseconds, and behind a peer's its time over ours. A row of fewer threads than the machine"
+    yield "has cores was pinned to cores of its own, while other rows were measured on some of the others.\n"
     yield f"| work | threads | {OURS} | {' | '.join(peers)} |"
     yield f"| --- | ---: | ---: |{' ---: |' * len(peers)}"
     for row in sorted(found, key=lambda row: (row["title"], row["threads"])):
         others = (_beside(row, peer) for peer in peers)
         yield f"| {row['title']} | {row['threads']} | {_middle(row, OURS):.4g} | {' | '.join(others)} |"
+    yield f"\n{_seen(found)}\n"
+
+
+def _kernels_by_threads(device: str, name: str) -> Iterable[str]:
+    found = _by_threads("kernels", device)
+    if not found:
+        return
+    ratios: dict[int, dict[str, float]] = {}
+    for row in found:
+        ratios.setdefault(row["threads"], {})[row["work"]] = row["sizes"][-1]["ratio"]
+    yield f"## Kernels with several threads, {name}\n"
+    yield "By the clock, beside the bare PyTorch call with as many threads: its time over ours at the largest size,"
+    yield f"{_sizes(found)}.\n"
+    for threads, of in sorted(ratios.items()):
+        middle, least = statistics.median(of.values()), min(of.values())
+        yield f"With {threads} threads the median of {len(of)} rows is {middle:.2f}, the least {least:.2f};"
+        yield f"{sum(ratio < 0.9 for ratio in of.values())} are under 0.9.\n"
+    yield f"| kernel | {' | '.join(f'{threads} threads' for threads in sorted(ratios))} |"
+    yield f"| --- |{' ---: |' * len(ratios)}"
+    for work in dict.fromkeys(row["work"] for row in found):
+        cells = (f"{of[work]:.2f}" if work in of else "" for _, of in sorted(ratios.items()))
+        yield f"| {work} | {' | '.join(cells)} |"
     yield f"\n{_seen(found)}\n"
 
 
@@ -266,6 +295,11 @@ def _clock(row: Row) -> str:
     if row.get("clock") == "cpu":
         return f"milliseconds that the processes computed, since others used the machine too{threads}"
     return f"milliseconds that passed{threads}"
+
+
+_SECTIONS = (
+    _training, _threads, _second_moments, _trained, _kernels, _kernels_by_threads, _filters, _growth,
+)  # fmt: skip
 
 
 def main() -> None:
