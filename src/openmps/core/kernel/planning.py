@@ -218,8 +218,8 @@ class PlannedKernel(KernelProperties, EncodePath):
         return plan
 
     def _name_unread(self, channels: int) -> None:
-        """Warn, once, of a source most of whose channels may have been meant as rows or columns."""
-        if channels > _SLICE:
+        """Warn, once, of a source some of whose channels may have been meant as rows or columns."""
+        if channels > 0:
             store(self, "_has_named_unread", True)
             warnings.warn(
                 f"{self.name}: {channels} feature channels of {self._source_arguments[0]} are not read; images are "
@@ -229,10 +229,11 @@ class PlannedKernel(KernelProperties, EncodePath):
             )
 
     def _unread(self, sources: tuple[Shape, ...]) -> int:
-        """Channels behind those that are read of the first source; 0 where a part was asked for."""
+        """Channels of the first source that are not read; 0 where a part was asked for, or one slice holds them too."""
         source, channels = self._sources[0], sources[0].extent.channels
+        read = self._channels_read(0, channels)
         is_a_part = source.channel_offset > 0 or source.channel_max_count < channels
-        return 0 if is_a_part else channels - self._channels_read(0, channels)
+        return 0 if is_a_part or channels <= read + -read % _SLICE else channels - read
 
     def _planned(self, sources: tuple[Shape, ...], destination: Shape | None, given: Any, *, is_batch: bool) -> Plan:
         extents = tuple(shape.extent for shape in sources)

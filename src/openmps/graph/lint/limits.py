@@ -100,9 +100,9 @@ def unread_channels(view: View) -> Iterator[Finding]:
     """A convolution reads all slices of channels of its source."""
     for node, descriptor in _descriptors(view):
         shape, inputs = view.shape_of(node.sources[0]), int(descriptor.input_feature_channels)
-        if shape is not None and shape.feature_channels - inputs > _SLICE:
+        if shape is not None and shape.feature_channels > inputs + -inputs % _SLICE:
             yield view.finding(
-                Severity.WARNING, "unread-channels", node, "more than a slice of 4 feature channels is not read",
+                Severity.WARNING, "unread-channels", node, "a slice of 4 feature channels is not read",
                 f"{shape.feature_channels} channels, of which {inputs} are read",
                 "Give images as [images, height, width, channels], of the channels that it reads",
             )  # fmt: skip
