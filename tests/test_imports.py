@@ -86,7 +86,7 @@ class Program(NamedTuple):
 
 PROGRAMS = {
     "nothing": Program("import openmps", 1, ENGINE),
-    "a struct": Program("import openmps; openmps.MPSSize(1, 1, 1)", 10, {"torch"}),
+    "a struct": Program("import openmps; openmps.MPSSize(1, 1, 1)", 11, {"torch"}),
     "a kernel": Program(KERNEL, 107, {*ABOVE_KERNELS, "openmps.ops.rewrite", "openmps.ops.convolution", "rich", "cv2"}),
     "a graph": Program(GRAPH, 296, {*ABOVE_GRAPHS, "rich"}),
     "a training run": Program(TRAINING, 380, {*MODELS, "openmps.debug", "rich"}),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 import openmps as mps
+from openmps import debug, formats, training
 
 CPU = mps.mtl_device("cpu")
 MADE_EACH_STEP = (
@@ -21,6 +23,9 @@ MADE_EACH_STEP = (
     mps.MPSMatrix,
     mps.MPSTemporaryNDArray,
     mps.MPSCommandBuffer,
+    mps.MPSImageBatch,
+    mps.MPSStateBatch,
+    mps.MPSCNNLossDataDescriptor,
 )
 """A constructor that names arguments costs a call more; Python's own sentence names the argument that is unknown."""
 
@@ -40,9 +45,8 @@ def constructors() -> list[type]:
         )
         if not is_class or getattr(kind, "_is_protocol", False) or issubclass(kind, MADE_EACH_STEP):
             continue
-        is_struct = kind.__module__.startswith("openmps.types")
         is_made_by_another = hasattr(kind, "_instead") and kind is not mps.MTLCommandQueue
-        if not is_struct and not is_made_by_another and kind not in (mps.MTLDevice, mps.MTLResource) and words_of(kind):
+        if not is_made_by_another and kind not in (mps.MTLDevice, mps.MTLResource) and words_of(kind):
             found.append(kind)
     return found
 
@@ -54,6 +58,35 @@ def words_of(kind: type) -> list[str]:
 
 @pytest.mark.parametrize("kind", constructors(), ids=lambda kind: kind.__name__)
 def test_arguments_of_constructors_in_camel_case(kind: type) -> None:
+    for name in words_of(kind):
+        with pytest.raises(mps.MPSTypeError, match=f"^{kind.__name__}: {camel(name)} is no argument here. Use {name}$"):
+            kind(**{camel(name): 3})
+
+
+def public_classes() -> list[type]:
+    """All public classes that programs make objects of by calling them, but for those made in each step."""
+    found: set[type] = set()
+    for package in (mps, debug, formats, training):
+        public = (getattr(package, name) for name in package.__all__)
+        found |= {kind for kind in public if isinstance(kind, type) and not issubclass(kind, (Exception, enum.Enum))}
+    made_otherwise = (mps.MTLDevice, mps.MTLResource, mps.MPSKeyedArchiver, mps.Trace, training.TrainingCallback)
+    others = {kind for kind in found if getattr(kind, "_is_protocol", False) or hasattr(kind, "_instead")}
+    others |= {kind for kind in found if issubclass(kind, (*MADE_EACH_STEP, *made_otherwise))}
+    return sorted(found - others, key=lambda kind: kind.__name__)
+
+
+@pytest.mark.parametrize("kind", public_classes(), ids=lambda kind: kind.__name__)
+def test_arguments_that_no_constructor_has(kind: type) -> None:
+    with pytest.raises(mps.MPSTypeError, match=f"^{kind.__name__}: bananas is no argument here. The arguments are "):
+        kind(bananas=3)
+
+
+def records() -> list[type]:
+    return [kind for kind in public_classes() if is_dataclass(kind) or hasattr(kind, "_fields")]
+
+
+@pytest.mark.parametrize("kind", records(), ids=lambda kind: kind.__name__)
+def test_fields_of_dataclasses_and_named_tuples_in_camel_case(kind: type) -> None:
     for name in words_of(kind):
         with pytest.raises(mps.MPSTypeError, match=f"^{kind.__name__}: {camel(name)} is no argument here. Use {name}$"):
             kind(**{camel(name): 3})

@@ -70,7 +70,7 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
                 if not said.startswith(f"{method.__qualname__}()"):
                     raise
                 # The method may be one of a base that users do not know.
-                whose = f"{type(self).__name__}.{method.__name__}"
+                whose = f"{_kind(self).__name__}.{method.__name__}"
                 raise TypeError(whose + said.removeprefix(method.__qualname__)) from None
 
         return call  # pyright: ignore[reportReturnType]
@@ -81,12 +81,20 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
 def name_arguments(kind: type[T]) -> type[T]:
     """Have a class's own constructor name the class, and the argument that was meant, as `takes` does.
 
-    A decorator of classes, and for a base to call with its subclasses; not for what each encode makes.
+    A decorator of classes, dataclasses and named tuples, and for a base to call with its subclasses; not for what each
+    encode makes.
     """
-    own = vars(kind).get("__init__")
+    own, made = vars(kind).get("__init__"), vars(kind).get("__new__")
     if own is not None and not hasattr(own, "__wrapped__"):
         setattr(kind, "__init__", takes()(own))  # noqa: B010
+    elif own is None and made is not None:
+        setattr(kind, "__new__", staticmethod(takes()(made.__func__)))  # noqa: B010
     return kind
+
+
+def _kind(thing: object) -> type:
+    """The class of an object, or the class that is to make one."""
+    return thing if isinstance(thing, type) else type(thing)
 
 
 def accepts(who: str, argument: str, call: Any, names: str) -> None:
@@ -127,7 +135,7 @@ class Elsewhere:
 
 def no_argument(thing: object, name: str, names: list[str]) -> MPSTypeError:
     """The error of an argument that is none of these, with the argument or the attribute that was meant."""
-    kind = type(thing)
+    kind = _kind(thing)
     meant = closest(name, names)
     if meant is not None:
         remedy = f"Use {meant}"
@@ -135,7 +143,7 @@ def no_argument(thing: object, name: str, names: list[str]) -> MPSTypeError:
         remedy = f"It is an attribute, {own}: set it on the {kind.__name__}"
     else:
         remedy = f"The arguments are {', '.join(names)}"
-    return MPSTypeError(type(thing).__name__, name, "is no argument here", None, remedy)
+    return MPSTypeError(kind.__name__, name, "is no argument here", None, remedy)
 
 
 def _twice(thing: object, names: Iterable[str]) -> MPSTypeError:

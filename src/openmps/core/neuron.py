@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from openmps.checks import NamedAttributes, number
 from openmps.core.arrays import numbers, row
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.selectors import Factory
+from openmps.selectors import Factory, name_arguments
 from openmps.types import MPSCNNNeuronType
 
 FloatArray = NDArray[np.float32]
@@ -63,6 +63,7 @@ class NeuronParameters(NamedTuple):
         return np.array(self.data[:channels], np.float32)
 
 
+@name_arguments
 class MPSNNNeuronDescriptor(NamedAttributes):
     """A neuron's type and parameters (MPSCNNNeuron.h, macOS 10.13.4).
 

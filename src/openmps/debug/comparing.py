@@ -16,6 +16,7 @@ from openmps.debug.hints import hint
 from openmps.debug.pairing import is_inner, pairs
 from openmps.errors import MPSArgumentError
 from openmps.graph.run.trace import Trace, TracedKind, TracedValue, check_trace
+from openmps.selectors import name_arguments
 from openmps.tables import note_text, printed_html, short, table
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -33,6 +34,7 @@ _HEADINGS = ("label", "kind", "median", "90 %", "99 %", "largest", "range", "of 
 _NUMBERS = (False, False, True, True, True, True, True, True, False)
 
 
+@name_arguments
 @dataclass(frozen=True)
 class ComparedValue:
     """A value of both traces. Errors are ``|a - b|`` over the largest magnitude of either. Our addition.
@@ -77,6 +79,7 @@ class ComparedValue:
         return (name, self.kind.value, *errors, short(self.magnitude), f"{100 * self.share_of_float16:.2g} %", says)
 
 
+@name_arguments
 @dataclass(frozen=True)
 class Comparison:
     """Two traces side by side; printable as a table. Our addition.

@@ -36,6 +36,7 @@ from openmps.formats.paths import is_file, is_folder, path_of
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.node import checked_format
 from openmps.graph.run.trace import filter_names, source_names
+from openmps.selectors import name_arguments
 from openmps.tables import printed_html, table
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -50,6 +51,7 @@ _WHO = "openmps.debug.load_golden"
 Limits = tuple[float, float, float, float]
 
 
+@name_arguments
 @dataclass(frozen=True)
 class GoldenResult:
     """A result as it is in float32, and the percentiles of errors that rounding explains, of its largest magnitude.
@@ -61,6 +63,7 @@ class GoldenResult:
     limits: Limits
 
 
+@name_arguments
 @dataclass(frozen=True)
 class Golden:
     """Source images of a network, and its results: those of the graph, and exported images. Our addition."""
@@ -69,6 +72,7 @@ class Golden:
     results: tuple[GoldenResult, ...]
 
 
+@name_arguments
 @dataclass(frozen=True)
 class GoldenCheck:
     """The percentiles of errors of one result, and their limits. Our addition."""
@@ -84,6 +88,7 @@ class GoldenCheck:
         return all(error <= limit for error, limit in zip(self.errors, self.limits, strict=True))
 
 
+@name_arguments
 @dataclass(frozen=True)
 class GoldenReport:
     """Each result of a golden beside another network's or a device's; printable as a table. Our addition."""

@@ -13,6 +13,7 @@ import torch
 
 from openmps.core.lifetime import check_is_device
 from openmps.metal.device import MTLDevice
+from openmps.selectors import name_arguments
 
 _SIDE = {"cpu": 768, "cuda": 8192}
 """Rows and columns of the matrices: so many that their memory is not what takes time."""
@@ -21,6 +22,7 @@ _BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 _REPEATS = 5
 
 
+@name_arguments
 @dataclass(frozen=True)
 class MachineLimits:
     """What a device can do at most, as measured: the roofline. Our addition.

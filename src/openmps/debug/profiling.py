@@ -25,7 +25,7 @@ from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.ops.op import Action
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.observation import ObservingPlayer, observe
-from openmps.selectors import accepts
+from openmps.selectors import accepts, name_arguments
 from openmps.tables import printed_html, short, table
 
 _WHO = "openmps.debug.profile"
@@ -42,6 +42,7 @@ Encode = Callable[[CommandBuffer], object]
 """Records what is to be profiled."""
 
 
+@name_arguments
 @dataclass(frozen=True)
 class ProfiledStep:
     """One step of an encode, by its median over the runs. Our addition.
@@ -63,6 +64,7 @@ class ProfiledStep:
     began: float
 
 
+@name_arguments
 @dataclass(frozen=True)
 class Profile:
     """Where the time of an encode goes; printable as a table, the longest steps first. Our addition.

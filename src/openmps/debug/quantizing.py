@@ -25,6 +25,7 @@ from openmps.graph.run.trace import source_names
 from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionTranspose
 from openmps.kernels.convolution.binary import MPSCNNBinaryConvolution
 from openmps.kernels.convolution.data_source import load_weights
+from openmps.selectors import name_arguments
 from openmps.tables import printed_html, table
 from openmps.types import MPSDataType, MPSImageFeatureChannelFormat
 
@@ -38,6 +39,7 @@ _DONE = "its weights are of 8 bits already"
 _SMALL = "ranges or a table would take more than its bytes"
 
 
+@name_arguments
 @dataclass(frozen=True)
 class QuantizedLayer:
     """The weights of one convolution in 8 bits. Our addition.
@@ -71,6 +73,7 @@ class QuantizedLayer:
         return (self.label, str(self.form), f"{self.error:.1e}", *errors, f"{after:,}", f"{100 * after / before:.0f} %")
 
 
+@name_arguments
 @dataclass(frozen=True)
 class Quantization:
     """The 8-bit weights of a network, layer by layer; printable as a table. Our addition.

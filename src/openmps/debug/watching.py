@@ -8,11 +8,13 @@ from openmps.errors import MTLCommandBufferError
 from openmps.graph.run.trace import Trace, Tracer
 from openmps.metal.device import CommandBuffer
 from openmps.runtime.observation import ObservingPlayer, observe
+from openmps.selectors import name_arguments
 from openmps.types import MTLCommandBufferStatus
 
 _WHO = "openmps.debug.watch"
 
 
+@name_arguments
 class Watch(NamedAttributes):
     """What a command buffer computes; made by `watch`. Our addition."""
 

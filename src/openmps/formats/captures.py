@@ -20,6 +20,7 @@ from openmps.formats.atomic import write_atomic
 from openmps.formats.folders import whole_folder
 from openmps.formats.json_text import parsed
 from openmps.formats.paths import is_file, is_folder, path_of, read_file, reading, require_folder
+from openmps.selectors import name_arguments
 from openmps.types import NUMPY_DTYPES, MPSImageFeatureChannelFormat
 
 FORMAT = "openmps.capture"
@@ -39,6 +40,7 @@ def numbers_of(array: NDArray[Any]) -> NDArray[np.float32]:
     return array.astype(np.float32) / np.float32(_OF_TYPE.get(array.dtype, 1.0))
 
 
+@name_arguments
 @dataclass(frozen=True, eq=False)
 class CapturedImage:
     """Images of one label, ``[images, height, width, channels]``, as they are stored. Our addition."""
@@ -55,6 +57,7 @@ class CapturedImage:
         return found if largest is None else found / np.float32(largest)
 
 
+@name_arguments
 @dataclass(frozen=True)
 class Capture:
     """The images of one encode on a device: what it was given, and what its filters made. Our addition.

@@ -23,6 +23,7 @@ from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import MPSCNNConvolutionGradient
 from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.group_normalization.base import ImageNormalization
+from openmps.selectors import name_arguments
 from openmps.types import MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
 
 _NOTHING = "-"
@@ -91,6 +92,7 @@ class SummaryRow:
         )
 
 
+@name_arguments
 @dataclass(frozen=True, slots=True)
 class GraphSummary:
     """The kernels of a graph in their order; printable as a table, in notebooks too.

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 import openmps.cpu as cpu
+from openmps.selectors import name_arguments
 from openmps.tables import printed_html
 
 
@@ -26,6 +27,7 @@ class WorkOutcome(Enum):
     """It did not run, because work before it failed."""
 
 
+@name_arguments
 class ExplainedWork(NamedTuple):
     """One work of a command buffer, as `CommandBuffer.explain` tells it. Our addition."""
 
@@ -41,6 +43,7 @@ class ExplainedWork(NamedTuple):
     """Why it was not replayed; empty where it was."""
 
 
+@name_arguments
 class CommandBufferExplanation(NamedTuple):
     """What a command buffer ran: rows for programs, text by `str`. Made by `CommandBuffer.explain`. Our addition."""
 

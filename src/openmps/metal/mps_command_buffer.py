@@ -23,6 +23,7 @@ from openmps.metal.device import (
 from openmps.metal.execution import Work
 from openmps.metal.heap import MTLHeapDescriptor
 from openmps.metal.pending import Region, Writer, unwritten
+from openmps.selectors import name_arguments
 from openmps.types import MTLCommandBufferStatus, MTLStorageMode
 
 HEAP_CACHE_SECONDS = 5.0
@@ -32,6 +33,7 @@ HEAP_CACHE_SECONDS = 5.0
 _COMMITTED = MTLCommandBufferStatus.COMMITTED
 
 
+@name_arguments
 class MPSPredicate(KnownAttributes):
     """A condition in device memory: the uint32 at ``offset`` bytes of ``buffer`` (MPSCommandBuffer.h, macOS 10.15).
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from openmps.graph.nodes.pooling import MPSCNNPoolingAverageNode
+from openmps.selectors import name_arguments
 from openmps.training.topology import Architecture, Description, Value
 
 _KEEP_PROBABILITY = 0.5
@@ -151,6 +152,7 @@ def _classified(net: Description, x: Value) -> Value:
     return _connected(net, net.average(x), "fc", net.classes)
 
 
+@name_arguments
 @dataclass(frozen=True)
 class NetworkRow:
     """A network that can be trained by name."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
+from openmps.selectors import name_arguments
 from openmps.training.preprocessing import Preprocessing
 from openmps.types import MPSImageEdgeMode
 
@@ -28,6 +29,7 @@ _LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max
 """Numbers that float32 has to all its digits: devices may take smaller ones for 0."""
 
 
+@name_arguments
 @dataclass(frozen=True)
 class Augmentation:
     """What is done to the images of each step of a training, by `ImageAugmentation` and `MixUp`; tests see none of it.

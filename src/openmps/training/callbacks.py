@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from openmps.checks import NamedAttributes, described
 from openmps.core.kinds import listed
 from openmps.errors import MPSTypeError
+from openmps.selectors import name_arguments
 from openmps.training.metrics import TrainingStatus
 
 
+@name_arguments
 @dataclass(frozen=True)
 class EpochReport:
     """The end of an epoch: its test is in ``status``, ``weights`` are the numbers that were tested, by name.

@@ -28,6 +28,7 @@ from openmps.formats.arrays import to_stored
 from openmps.formats.atomic import make_folder, remove_leftovers, write_atomic
 from openmps.formats.paths import is_forbidden, path_of
 from openmps.graph.graph import MPSNNGraph
+from openmps.selectors import name_arguments
 
 FORMAT = "openmps.checkpoint"
 VERSION = 1
@@ -36,6 +37,7 @@ _WHO = "Checkpoint"
 _LAST_STEP = 2**63 - 1
 
 
+@name_arguments
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     """A training after ``step`` steps, 0 to 2**63 - 1.
@@ -188,6 +190,7 @@ def _label(thing: object) -> str:
     return str(found) if found else type(thing).__name__
 
 
+@name_arguments
 class CheckpointFolder(NamedAttributes):
     """The checkpoints of one training: ``step-00000300.safetensors`` and so on, each whole at every moment."""
 

@@ -21,10 +21,12 @@ from openmps.kernels.convolution import (
 from openmps.metal.device import CommandBuffer
 from openmps.runtime.binding import Numbers
 from openmps.runtime.step_trace import at_each_step, declared
+from openmps.selectors import name_arguments
 from openmps.training.optimized import Optimized, OptimizerFactory
 from openmps.types import MPSDataType
 
 
+@name_arguments
 class ArrayConvolutionDataSource(ArraySource):
     """A data source over arrays: OHWI weights, in this shape or flat, and biases or None.
 
@@ -116,6 +118,7 @@ class ArrayConvolutionDataSource(ArraySource):
         return {"weights": self.weights()} | ({} if biases is None else {"biases": biases})
 
 
+@name_arguments
 class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
     """A data source that trains its weights on the device with an optimizer of its own.
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from openmps.checks import flag, number, of_kind, size_text
 from openmps.core.kinds import listed
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
+from openmps.selectors import name_arguments
 
 LastBatch: TypeAlias = Literal["keep", "drop"]
 """What becomes of the images left when the batch size does not divide their number."""
@@ -21,6 +22,7 @@ _MOST_IMAGES = 1 << 40
 _SHUFFLE_STREAM = 1
 
 
+@name_arguments
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Images and their classes.
@@ -91,6 +93,7 @@ class Dataset:
         return DataSplit(replace(training, skipped=self.skipped), test)
 
 
+@name_arguments
 class DataSplit(NamedTuple):
     """What a network learns from, and what it is tested with."""
 
@@ -98,6 +101,7 @@ class DataSplit(NamedTuple):
     test: Dataset
 
 
+@name_arguments
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Some images of a data set: ``images`` uint8 ``[B, H, W, C]``, ``labels`` int64 ``[B]``, their ``indices``."""

@@ -21,6 +21,7 @@ from openmps.ops.elements import RowSums
 from openmps.runtime.binding import Numbers
 from openmps.runtime.dispatch import record_op
 from openmps.runtime.step_trace import declared
+from openmps.selectors import name_arguments
 from openmps.training.normalization_sources import channel_row
 from openmps.training.optimized import Optimized, OptimizerFactory
 
@@ -53,6 +54,7 @@ class _Sums(MPSState):
         return self._buffers[3]
 
 
+@name_arguments
 class TrainableInstanceNormalizationDataSource(ArraySource, Optimized):
     """A data source of an instance normalization that trains gamma and beta on the device.
 
@@ -172,6 +174,7 @@ class TrainableInstanceNormalizationDataSource(ArraySource, Optimized):
         return result
 
 
+@name_arguments
 class TrainableGroupNormalizationDataSource(TrainableInstanceNormalizationDataSource):
     """A data source of a group normalization that trains gamma and beta, one number a channel each, on the device.
 

@@ -20,6 +20,7 @@ from openmps.graph.graph import MPSNNGraph
 from openmps.graph.summary import GraphSummary, graph_summary
 from openmps.metal.device import MTLDevice
 from openmps.runtime.devices import MTLCreateSystemDefaultDevice
+from openmps.selectors import name_arguments
 from openmps.training.augmentation import Augmentation
 from openmps.training.dataset import Dataset
 from openmps.training.imported import KEPT, fingerprint, is_imported
@@ -36,6 +37,7 @@ _IN_FLIGHT = 2
 _LEAST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
+@name_arguments
 @dataclass(frozen=True)
 class Evaluation:
     """What a test of a network gave: ``loss`` is the mean cross-entropy of an image, ``predictions`` are classes.
@@ -51,6 +53,7 @@ class Evaluation:
     accuracy = Shown[float]("confusion.accuracy", "Fraction of the images that were classified correctly.")
 
 
+@name_arguments
 class Classifier(NamedAttributes):
     """A network on a device, without dropout, ready to classify."""
 

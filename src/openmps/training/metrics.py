@@ -16,10 +16,12 @@ from openmps.checks import NamedAttributes, Shown, described, having
 from openmps.core.kinds import listed
 from openmps.core.training_state import TrainingState, check_names, finite_number, whole_number
 from openmps.errors import MPSArgumentError
+from openmps.selectors import name_arguments
 
 _WINDOW = 100
 
 
+@name_arguments
 @dataclass(frozen=True)
 class TrainingStatus:
     """One moment of a training run.
@@ -39,6 +41,7 @@ class TrainingStatus:
     test_accuracy: float | None = None
 
 
+@name_arguments
 class RunningMetrics(NamedAttributes):
     """Mean loss and accuracy of the epoch, images per second of late, and the time left.
 
@@ -117,6 +120,7 @@ class RunningMetrics(NamedAttributes):
         return TrainingStatus(epoch, iteration, self.loss, self.accuracy, self.images_per_second, self.seconds_left)
 
 
+@name_arguments
 class ConfusionCounts(NamedAttributes):
     """How often images of one class (row) were taken for another (column)."""
 

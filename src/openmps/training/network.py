@@ -26,6 +26,7 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerStochasticGradientDescent,
 )
 from openmps.metal.device import MTLDevice
+from openmps.selectors import name_arguments
 from openmps.training.architectures import NETWORKS
 from openmps.training.imported import ImportedTopology, imported_topology, is_imported
 from openmps.training.optimized import Optimized, OptimizerFactory
@@ -54,6 +55,7 @@ _FLOAT32 = MPSImageFeatureChannelFormat.FLOAT32
 _Node = TypeVar("_Node", bound=MPSNNFilterNode)
 
 
+@name_arguments
 @dataclass(frozen=True)
 class NetworkShape:
     """What a network is made for: images of ``height`` x ``width`` pixels and ``channels``, and ``classes``.
@@ -139,6 +141,7 @@ def optimizer_factory(name: str, learning_rate: float, weight_decay: float = 0.0
     return make
 
 
+@name_arguments
 class Network(NamedAttributes):
     """A classifier of images, as nodes over data sources that hold its numbers.
 

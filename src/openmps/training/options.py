@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from openmps.checks import finite, flag, of_kind, whole
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
+from openmps.selectors import name_arguments
 from openmps.training.augmentation import AS_THEY_ARE, Augmentation
 from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory, smallest_side
 from openmps.training.optimized import OptimizerFactory
@@ -47,6 +48,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[Any], object]] = {"schedule": described_sc
 """How options that are no numbers or words are described."""
 
 
+@name_arguments
 @dataclass(frozen=True)
 class TrainingOptions:
     """How a network is trained. ``channel_format`` is how intermediate images are stored; weights are float32.

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from openmps.checks import finite
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
+from openmps.selectors import name_arguments
 
 _ORDERS = {"grey": 1, "RGB": 3, "BGR": 3}
 _KEY = "preprocessing"
 _UNIT = 1 / 255
 
 
+@name_arguments
 @dataclass(frozen=True)
 class Preprocessing:
     """``x = (pixel - mean) scale``, channel by channel, of pixels from 0 to 255 in the channels' order.

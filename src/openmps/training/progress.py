@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from openmps.checks import KnownAttributes, described, having, of_kind
+from openmps.selectors import name_arguments
 from openmps.training.metrics import TrainingStatus
 
 _PAUSE = 10  # seconds between two lines
 
 
+@name_arguments
 class TrainingProgress(KnownAttributes):
     """Epoch, loss and accuracy, the same of the test, images per second and time left, within 80 columns.
 

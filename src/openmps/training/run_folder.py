@@ -28,6 +28,7 @@ from openmps.formats.json_text import parsed
 from openmps.formats.locks import folder_lock
 from openmps.formats.paths import is_there, path_of, read_file, reading, require_folder, visible_entries
 from openmps.formats.weights import dat_file_names, load_safetensors, save_dat_files, save_safetensors
+from openmps.selectors import name_arguments
 from openmps.training.checkpoint import CheckpointFolder
 from openmps.training.imported import KEPT
 from openmps.training.json_lines import JsonLines, plain_json
@@ -39,6 +40,7 @@ _LONGEST_DESCRIPTION = 16 << 20
 _RESERVED = ("format", "version", "created")
 
 
+@name_arguments
 class RunFolder(NamedAttributes):
     """One run on disk; made by :meth:`create` or :meth:`open`.
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from openmps.core.training_state import Checkpointed, TrainingState, check_names, finite_number, numbers, whole_number
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
 from openmps.metal.device import MTLDevice
+from openmps.selectors import name_arguments
 from openmps.training.best_epoch import BestEpoch
 from openmps.training.callbacks import Callbacks, EpochReport, read_only
 from openmps.training.checkpoint import Checkpoint
@@ -52,6 +53,7 @@ class TrainingObserver(Protocol):
         ...
 
 
+@name_arguments
 @dataclass(frozen=True)
 class TrainingResult:
     """How training ended: the last test, None if there was none; ``notes`` say what could not be drawn.

@@ -12,6 +12,7 @@ from openmps.checks import NamedAttributes, Shown, described, number, store
 from openmps.core.arrays import numbers
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
+from openmps.selectors import name_arguments
 from openmps.training.data_sources import TrainableConvolutionDataSource
 from openmps.training.image_normalization_sources import (
     TrainableGroupNormalizationDataSource,
@@ -23,6 +24,7 @@ from openmps.training.optimized import OptimizerFactory
 Row = NDArray[np.float32]
 
 
+@name_arguments
 class TrainableDataSources(NamedAttributes):
     """Makes data sources that train their numbers, each with an optimizer of its own.
 

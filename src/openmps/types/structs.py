@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, TypeVar, dataclass_transform
 
 from openmps.checks import flag, read_only
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
+from openmps.selectors import name_arguments
 from openmps.types.enumerations import CGColorSpace
 from openmps.types.metal import MTLPixelFormat, MTLTextureType, MTLTextureUsage
 
@@ -17,8 +18,8 @@ _Struct = TypeVar("_Struct")
 
 @dataclass_transform(frozen_default=True)
 def _struct(described: type[_Struct]) -> type[_Struct]:
-    """A frozen dataclass with slots, whose error where a field is set is one of the package's."""
-    made: Any = dataclass(frozen=True, slots=True)(described)
+    """A frozen dataclass with slots, whose errors of arguments, and where a field is set, are the package's."""
+    made: Any = name_arguments(dataclass(frozen=True, slots=True)(described))
     made.__setattr__ = made.__delattr__ = _refuse_change
     return made
 

@@ -30,6 +30,7 @@ from openmps.types import MPSKernelOptions, MPSNNPaddingMethod, MPSRectNoClip
 _positive = at_least(1, FARTHEST)
 
 
+@name_arguments
 class MPSKernel(KnownAttributes, Labelled, Configured):
     """The base of every kernel (MPSKernel.h, macOS 10.13).
 

@@ -15,7 +15,7 @@ from openmps.checks import KnownAttributes
 from openmps.convention import DOCUMENTED, Conventions, current
 from openmps.core.padding.geometry import checked_method
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.selectors import Factory
+from openmps.selectors import Factory, name_arguments
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod
 
 _Method = MPSNNPaddingMethod
@@ -85,6 +85,7 @@ class MPSNNPadding(Protocol):
         ...
 
 
+@name_arguments
 class MPSNNDefaultPadding(KnownAttributes):
     """A padding policy that is its method and nothing more (MPSNeuralNetworkTypes.h, macOS 10.13).
 

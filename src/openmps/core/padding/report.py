@@ -18,6 +18,7 @@ from openmps.core.padding.geometry import Lengths, suggested_geometry, window_ex
 from openmps.core.padding.names import MPSGetPaddingPolicy
 from openmps.core.padding.policy import MPSNNPadding, checked_integer, custom_descriptor, padding_label
 from openmps.errors import MPSArgumentError
+from openmps.selectors import name_arguments
 from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat, MPSOffset
 
 # Tables longer than this show their first and last rows only.
@@ -133,6 +134,7 @@ class AxisExplanation:
         return result * self.stride + self.offset - self.extent // 2
 
 
+@name_arguments
 @dataclass(frozen=True)
 class PaddingExplanation:
     """What `explain_padding` found: printable as a table, in notebooks too.

@@ -33,6 +33,7 @@ from openmps.debug.hints import hint
 from openmps.errors import MPSError
 from openmps.formats.captures import Capture, CapturedImage, numbers_of
 from openmps.graph.graph import MPSNNGraph
+from openmps.selectors import name_arguments
 from openmps.tables import note_text, printed_html, table
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -46,6 +47,7 @@ _PICTURE = 2.0**-8
 """Of the largest number of a source image: what preprocessing in float16 may do."""
 
 
+@name_arguments
 @dataclass(frozen=True)
 class JudgedLayer:
     """A layer of a capture beside what it gives here from the device's own images. Our addition.
@@ -83,6 +85,7 @@ class JudgedLayer:
         return (name, form, *errors, share, "departs" if self.departs else "")
 
 
+@name_arguments
 @dataclass(frozen=True)
 class CaptureVerdict:
     """What a capture says of a network, layer by layer; printable as a table. Our addition.

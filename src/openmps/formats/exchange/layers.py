@@ -27,6 +27,7 @@ from openmps.kernels.convolution import (
 )
 from openmps.kernels.group_normalization import MPSCNNGroupNormalization, MPSCNNInstanceNormalization
 from openmps.kernels.neuron import MPSCNNNeuron
+from openmps.selectors import name_arguments
 from openmps.types import MPSCNNNeuronType
 
 _PRELU = MPSCNNNeuronType.PRELU
@@ -45,6 +46,7 @@ class LayerKind(StrEnum):
     PRELU = "PReLU"
 
 
+@name_arguments
 @dataclass(frozen=True)
 class WeightLayer:
     """One layer with numbers.

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from openmps.checks import lengths_text
 from openmps.errors import printable
+from openmps.selectors import name_arguments
 from openmps.tables import printed_html
 
 WIDTH = 80
 """Columns of the lines that tables are printed in."""
 
 
+@name_arguments
 @dataclass(frozen=True)
 class WeightRow:
     """One array of a network and the tensor beside it: names, shapes, orders, and what is done besides."""
@@ -29,6 +31,7 @@ class WeightRow:
     note: str = ""
 
 
+@name_arguments
 @dataclass(frozen=True)
 class WeightMapping:
     """What was mapped: ``rows``, the ``arrays`` of the side that was asked for, and the names of tensors ``left`` out.

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from openmps.checks import counted
+from openmps.selectors import name_arguments
 from openmps.tables import printed_html
 
 _WIDTH = 80
@@ -29,6 +30,7 @@ class Severity(Enum):
     """Something to know."""
 
 
+@name_arguments
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that a device refuses or does otherwise.
@@ -72,6 +74,7 @@ class OpenReading(NamedTuple):
     """Machines that were seen to choose so; none where openmps' reading is all that there is."""
 
 
+@name_arguments
 @dataclass(frozen=True, slots=True)
 class LintReport:
     """The findings of a graph, errors first, in the order of its filters; printable as a table of 80 columns.

@@ -41,6 +41,7 @@ class MPSHandle(Protocol):
         ...
 
 
+@name_arguments
 class Handle(KnownAttributes):
     """A handle with a label: ``MPSNNImageNode(Handle("input"))``."""
 
@@ -112,6 +113,7 @@ checked_allocator = having(
 """The check of an object that makes images."""
 
 
+@name_arguments
 class MPSNNImageNode(_Exportable):
     """An image of the graph: an input, or a filter's result (MPSNNGraphNodes.h, macOS 10.13)."""
 
@@ -147,6 +149,7 @@ class MPSNNImageNode(_Exportable):
     )
 
 
+@name_arguments
 class MPSNNStateNode(_Exportable):
     """The base of state nodes (MPSNNGraphNodes.h, macOS 10.13), which filter nodes make: their `result_state`."""
 
@@ -199,6 +202,7 @@ def derive_by(derivation: Derivation) -> None:
     _derivation = derivation
 
 
+@name_arguments
 class MPSNNFilterNode(NamedAttributes, Labelled):
     """The base of filter nodes (MPSNNGraphNodes.h, macOS 10.13).
 

@@ -27,6 +27,7 @@ from openmps.ops.elements import decode
 from openmps.ops.op import Action, Function, Input, Role
 from openmps.runtime.binding import Binding
 from openmps.runtime.dispatch import Dispatch
+from openmps.selectors import name_arguments
 from openmps.tables import note_text, printed_html, short, table
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -55,6 +56,7 @@ class TracedKind(Enum):
     """What a kernel leaves besides: what its gradient needs, losses, statistics, gradients of parameters."""
 
 
+@name_arguments
 class TraceStatistics(NamedTuple):
     """The range of numbers; of those that are finite, where there are some. Our addition."""
 
@@ -67,6 +69,7 @@ class TraceStatistics(NamedTuple):
     """How many are NaN or infinite."""
 
 
+@name_arguments
 @dataclass(frozen=True)
 class TracedValue:
     """One value of a trace. Images are ``[images, height, width, channels]``, weights OHWI. Our addition.
