@@ -116,13 +116,14 @@ def _sgd_at_once(
     # The rate is to be told to float32, and the engine leaves a momentum alone that is multiplied by 0.
     is_told = nesterov or abs((1.0 - dampening) - rate) <= _TELLING * abs(rate)
     fits = momentum_scale != 0.0 and is_told and runs[0][0].dtype == torch.float32 and _HAS_FUSED_SGD
-    is_long = max(map(len, runs[0])) >= _REGISTER
-    if not (fits and is_long and _can_fuse([vector for run in runs for vector in run])):
+    lengths = [each.numel() for each in runs[0]]
+    if not (fits and max(lengths) >= _REGISTER and _can_fuse([vector for run in runs for vector in run])):
         return runs
-    wholes = [
-        [each if len(each) % _REGISTER == 0 else each[: -(len(each) % _REGISTER)] for each in run] for run in runs
-    ]
-    gradients, values, momenta, results = ([each for each in run if len(each)] for run in wholes)
+    ends = [length % _REGISTER for length in lengths]
+    gradients, values, momenta, results = (
+        [each[:-end] if end else each for each, length, end in zip(run, lengths, ends, strict=True) if length > end]
+        for run in runs
+    )
     more: Any = {"maximize": False, "is_first_step": False, "grad_scale": None, "found_inf": None}
     torch.ops.aten._fused_sgd_.default(
         results,
@@ -135,7 +136,7 @@ def _sgd_at_once(
         nesterov=nesterov,
         **more,
     )
-    return [[each[-(len(each) % _REGISTER) :] for each in run if len(each) % _REGISTER] for run in runs]
+    return [[each[-end:] for each, end in zip(run, ends, strict=True) if end] for run in runs]
 
 
 def descend(values: Tensor, step: Tensor, rate: Rate, result: Tensor) -> None:
