@@ -278,7 +278,7 @@ def test_ctrl_c_while_the_program_is_imported(tmp_path, module):
         f"        if name == {module!r}:\n"
         "            signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Strike())\n"
-        "sys.argv = ['openmps', 'train', '--data', 'nothing']\n"
+        "sys.argv = ['openmps', 'train', '--data', '.']\n"
         "from openmps.__main__ import run\n"
         "sys.exit(run())\n"
     )
@@ -622,7 +622,7 @@ def test_padding_is_explained(capsys):
         (["evaluate", "nowhere"], "nowhere must be a folder, got nothing there. In runs there are none."),
         (["summary", "nowhere"], "nowhere must be a folder, got nothing there. In runs there are none."),
         (["predict", "nowhere", "a.png"], "nowhere must be a folder, got nothing there. In runs there are none."),
-        (["predict", "/nowhere"], "IMAGE"),
+        (["predict", "."], "IMAGE"),
         (["summary"], "RUN"),
         (["nothing"], "nothing"),
     ],

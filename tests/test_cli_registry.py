@@ -253,6 +253,7 @@ def test_registries_are_joined(capsys: pytest.CaptureFixture[str]) -> None:
 def test_where_no_archive_is_read_a_registry_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     planted_archive()
     planted.run("good")
+    Path("m.onnx").touch()
     for command in (["summary", "good"], ["weights", "show", "conv.npz"], ["profile", "tiny"], ["trace", "m.onnx"]):
         assert main([*command, "--registry", "nets.layers"]) == 2
         assert "--registry must be left out" in capsys.readouterr().err

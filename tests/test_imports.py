@@ -70,6 +70,12 @@ HELP = """
 from openmps.cli import main
 assert main({arguments}) == 0
 """
+NOTHING_THERE = """
+from openmps.cli import main
+networks = "evaluate", "summary", "trace", "profile", "view", "compare", "lint", "convert", "run", "golden check"
+commands = *(name.split() for name in networks), ["train", "--resume"], ["train", "--data"], ["export", "--swift"]
+assert [main([*command, "nothing", "out"][: -1 if "-" in command[-1] else None]) for command in commands] == [2] * 13
+"""
 ENGINE = {"torch", "numpy"}
 ABOVE_KERNELS = {"openmps.graph", "openmps.formats", "openmps.training", "openmps.debug"}
 ABOVE_GRAPHS = ABOVE_KERNELS - {"openmps.graph"}
@@ -91,8 +97,9 @@ PROGRAMS = {
     "a graph": Program(GRAPH, 296, {*ABOVE_GRAPHS, "rich"}),
     "a training run": Program(TRAINING, 380, {*MODELS, "openmps.debug", "rich"}),
     "a file of weights": Program(WEIGHTS, 23, {*MODELS, "openmps.metal", "openmps.ops", "rich"}),
-    "--help": Program(HELP.format(arguments=["--help"]), 32, {*ENGINE, "rich"}),
-    "train --help": Program(HELP.format(arguments=["train", "--help"]), 32, {*ENGINE, "rich"}),
+    "--help": Program(HELP.format(arguments=["--help"]), 33, {*ENGINE, "rich"}),
+    "commands on nothing": Program(NOTHING_THERE, 36, ENGINE),
+    "train --help": Program(HELP.format(arguments=["train", "--help"]), 33, {*ENGINE, "rich"}),
 }
 """A budget has room for a few files; where a program loads far less, its test wants the budget lowered."""
 

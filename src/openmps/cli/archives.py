@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openmps.cli.options import warned_once
+from openmps.cli.reading import is_model, is_onnx
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
@@ -63,21 +64,6 @@ def archived_model(path: Path, device: MTLDevice, *, registry: Registry | None =
 def labels(graph: MPSNNGraph) -> list[str]:
     """The labels of a graph's source images, all different; ``image`` where there is none."""
     return _labels(graph.interface.inputs, "image")
-
-
-def is_onnx(path: Path) -> bool:
-    """Whether a path is called as ONNX models are."""
-    return path.suffix.lower() == ".onnx"
-
-
-def is_coreml(path: Path) -> bool:
-    """Whether a path is called as Core ML's packages and files are."""
-    return path.suffix.lower() in (".mlpackage", ".mlmodel")
-
-
-def is_model(path: Path) -> bool:
-    """Whether a path is called as a model that is converted, which some commands take as it is."""
-    return is_onnx(path) or is_coreml(path)
 
 
 def conversion(path: Path) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.options import Device, Run, console, note, open_run, percent, sentence
+from openmps.cli.options import Device, console, note, percent, sentence
+from openmps.cli.reading import Run, open_run, require_data
 from openmps.errors import printable
 
 if TYPE_CHECKING:
@@ -26,7 +27,12 @@ def evaluate(
     run: Run,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Other data of the same classes.  [default: the run's]", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Other data of the same classes.  [default: the run's]",
+            show_default=False,
+            callback=require_data,
+        ),
     ] = None,
     all_images: Annotated[bool, typer.Option("--all", help="All images, not only those held out for testing.")] = False,
     device: Device = "auto",

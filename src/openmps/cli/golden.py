@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from openmps.cli.options import Device, Format, Samples, refuse_given
+from openmps.cli.reading import require_data, require_network
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Count, ImageFiles, check_used, chosen_format, found_at, given_to, sources_of
 
@@ -25,7 +26,9 @@ golden_app = typer.Typer(
 @golden_app.command()
 def make(
     context: typer.Context,
-    network: Annotated[Path, typer.Argument(metavar=_NETWORK, help="What to run.", show_default=False)],
+    network: Annotated[
+        Path, typer.Argument(metavar=_NETWORK, help="What to run.", show_default=False, callback=require_network)
+    ],
     images: ImageFiles = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, needed.", show_default=False)] = None,
     samples: Samples = None,
@@ -61,10 +64,14 @@ def make(
 @golden_app.command()
 def check(
     context: typer.Context,
-    golden: Annotated[Path, typer.Argument(help="A folder of openmps golden make.", show_default=False)],
+    golden: Annotated[
+        Path, typer.Argument(help="A folder of openmps golden make.", show_default=False, callback=require_data)
+    ],
     found: Annotated[
         Path,
-        typer.Argument(metavar=f"{_NETWORK}|CAPTURE", help="What is held against it.", show_default=False),
+        typer.Argument(
+            metavar=f"{_NETWORK}|CAPTURE", help="What is held against it.", show_default=False, callback=require_network
+        ),
     ],
     channel_format: Format = None,
     device: Device = "auto",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openmps.cli.options import Device, Format, Samples, Training, refuse_given
+from openmps.cli.reading import require_network
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import (
     IMAGES,
@@ -21,6 +22,7 @@ from openmps.cli.subjects import (
     run_among,
     traced,
 )
+from openmps.cli.training_options import NETWORK_NAMES
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given
@@ -36,6 +38,7 @@ First = Annotated[
         metavar="A",
         help=f"{_NETWORKS}, of ONNX or Core ML; a folder of openmps trace or for MLX; a capture of a device.",
         show_default=False,
+        callback=require_network,
     ),
 ]
 More = Annotated[
@@ -57,7 +60,9 @@ Fused = Annotated[bool, typer.Option("--fused", help="Run what an encode runs: w
 
 def trace(
     context: typer.Context,
-    network: Annotated[Path, typer.Argument(metavar=_NETWORKS, help="What to run.", show_default=False)],
+    network: Annotated[
+        Path, typer.Argument(metavar=_NETWORKS, help="What to run.", show_default=False, callback=require_network)
+    ],
     images: ImageFiles = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A new folder for the arrays.", show_default=False)
@@ -223,9 +228,15 @@ def _is_on(text: str | None) -> bool:
     return text == "on"
 
 
+def _known(network: Path) -> Path:
+    return network if str(network) in NETWORK_NAMES else require_network(network)
+
+
 def profile(
     context: typer.Context,
-    network: Annotated[Path, typer.Argument(metavar=f"{_NETWORKS}|NETWORK", help="What to run.", show_default=False)],
+    network: Annotated[
+        Path, typer.Argument(metavar=f"{_NETWORKS}|NETWORK", help="What to run.", show_default=False, callback=_known)
+    ],
     batch: Annotated[int, typer.Option(min=1, max=1 << 16, help="Images at a time.")] = 32,
     training: Training = False,
     image: Annotated[

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.archives import is_coreml, is_onnx
 from openmps.cli.models import Images, chosen_images, open_graph
-from openmps.cli.options import console, note, open_run
+from openmps.cli.options import console, note
+from openmps.cli.reading import is_coreml, is_onnx, open_run, require_network
 from openmps.cli.registry import Modules, registry_of
 from openmps.errors import printable
 
@@ -26,6 +26,7 @@ def summary(
             metavar="RUN|ARCHIVE|MODEL.onnx",
             help="A run folder or its name in runs, an archive, or an ONNX model.",
             show_default=False,
+            callback=require_network,
         ),
     ],
     image: Images = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from openmps.checks import counted, lengths_text
-from openmps.cli.archives import archived_model, is_coreml, is_model
+from openmps.cli.archives import archived_model
 from openmps.cli.options import (
     Device,
     format_of,
@@ -22,6 +22,7 @@ from openmps.cli.options import (
     unorm_notes,
     warned_once,
 )
+from openmps.cli.reading import is_coreml, is_model, require_model
 from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSError, MPSFileError, printable
 
@@ -39,7 +40,13 @@ _MEBIBYTE = 1 << 20
 
 def convert(
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="An ONNX file, a .mlpackage or a .mlmodel.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="An ONNX file, a .mlpackage or a .mlmodel.",
+            show_default=False,
+            callback=require_model,
+        ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The archive to write.", show_default=False)],
     shape: Annotated[
@@ -83,7 +90,10 @@ def convert(
 
 def run(
     archive: Annotated[
-        Path, typer.Argument(metavar="ARCHIVE", help="What convert wrote, or a graph.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="ARCHIVE", help="What convert wrote, or a graph.", show_default=False, callback=require_model
+        ),
     ],
     given: Annotated[
         list[str] | None,

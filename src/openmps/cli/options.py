@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 
     from openmps.training.image_folder import Channels
     from openmps.training.network import NetworkShape
-    from openmps.training.run_folder import RunFolder
     from openmps.training.scaling import ScalingName
     from openmps.types import MPSImageFeatureChannelFormat
 
-Run = Annotated[Path, typer.Argument(help="The run folder, or its name in runs.", show_default=False)]
 Samples = Annotated[
     Path | None,
     typer.Option(
@@ -59,9 +57,7 @@ Scaling = Annotated[
         show_default=False,
     ),
 ]
-RUNS = Path("runs")
 _WHO = "openmps"
-_SHOWN_RUNS = 8
 _MOST_DIGITS = 15
 _API = (
     *("load_dataset", "load_image_folder", "TrainingOptions", "resume", "mtl_device", "optimizer_factory"),
@@ -97,31 +93,6 @@ def image_of_size(path: Path, shape: NetworkShape, scaling: ScalingName | None) 
     by = "" if scaling is None or own.shape[:2] == wanted[:2] else f" by {scaling}"
     note(f"{path} is {size_text(own.shape)}, converted to the network's {size_text(wanted)}{by}")
     return load_image(path, size=wanted[:2], channels=cast("Channels", shape.channels), scaling=scaling)
-
-
-def open_run(path: Path) -> RunFolder:
-    """The run at a path, or of a name in ``runs``; an error lists those that there are."""
-    from openmps.formats.paths import is_file, is_there
-    from openmps.training.run_folder import RunFolder
-
-    named = RUNS / path
-    if is_there(path, _WHO) or len(path.parts) != 1 or not is_there(named, _WHO):
-        named = path
-    if not is_there(named, _WHO) and not os.path.islink(named):
-        raise MPSFileError(_WHO, str(path), "must be a folder", "nothing there", _known_runs())
-    if is_file(named, _WHO):
-        remedy = "Archives and ONNX models have no classes: see openmps summary, convert and run"
-        raise MPSFileError(_WHO, str(path), "must be a run folder", "a file", remedy)
-    return RunFolder.open(named)
-
-
-def _known_runs() -> str:
-    found: list[str] = []
-    with suppress(OSError):  # no runs yet
-        found = sorted(folder.name for folder in RUNS.iterdir() if os.path.isfile(folder / "run.json"))
-    shown = ", ".join(found[-_SHOWN_RUNS:])
-    more = f" and {len(found) - _SHOWN_RUNS} older ones" if len(found) > _SHOWN_RUNS else ""
-    return f"In runs there are: {shown}{more}." if found else "In runs there are none."
 
 
 def sentence(error: MPSError) -> str:

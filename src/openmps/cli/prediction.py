@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from openmps.cli.options import Device, Run, Scaling, image_of_size, note, open_run, percent, sentence
+from openmps.cli.options import Device, Scaling, image_of_size, note, percent, sentence
+from openmps.cli.reading import Run, open_run
 from openmps.errors import MPSFileError
 
 _FAILED = 2

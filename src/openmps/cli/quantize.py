@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openmps.cli.archives import is_model, is_onnx
 from openmps.cli.models import open_graph
-from openmps.cli.options import Device, Samples, note, open_run, require_another, require_new
+from openmps.cli.options import Device, Samples, note, require_another, require_new
+from openmps.cli.reading import is_model, is_onnx, open_run, require_data, require_network
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Given, ImageFiles, check_used, given_to, seen_by, sources_of
 from openmps.errors import MPSFileError
@@ -29,14 +29,23 @@ Form = Annotated[
 ]
 Report = Annotated[Path | None, typer.Option(metavar="FILE.json", help="The report as JSON.", show_default=False)]
 Data = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="A run's data.  [default: those it names]", show_default=False)
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="A run's data.  [default: those it names]", show_default=False, callback=require_data
+    ),
 ]
 
 
 def quantize(
     context: typer.Context,
     network: Annotated[
-        Path, typer.Argument(metavar=_NETWORK, help="A run folder, or a graph in an archive.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar=_NETWORK,
+            help="A run folder, or a graph in an archive.",
+            show_default=False,
+            callback=require_network,
+        ),
     ],
     out: Annotated[Path, typer.Argument(metavar=_OUT, help="The archive to write.", show_default=False)],
     images: ImageFiles = None,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openmps.cli.archives import is_model
-from openmps.cli.options import RUNS
+from openmps.cli.reading import RUNS, is_model
 from openmps.errors import MPSArgumentError
 
 if TYPE_CHECKING:

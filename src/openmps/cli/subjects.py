@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from openmps.checks import size_text
-from openmps.cli.archives import is_model
 from openmps.cli.lint import arrays_in
 from openmps.cli.models import Found, as_taken, open_graph, open_model
-from openmps.cli.options import format_of, image_of_size, open_run, refuse_given
+from openmps.cli.options import format_of, image_of_size, refuse_given
+from openmps.cli.reading import is_model, open_run, require_files
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from openmps.training.scaling import ScalingName
     from openmps.types import MPSImageFeatureChannelFormat
 
-ImageFiles = Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="Image files.", show_default=False)]
+ImageFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[IMAGE...]", help="Image files.", show_default=False, callback=require_files),
+]
 Count = Annotated[int, typer.Option(min=1, help="How many of a run's test images, where no images are given.")]
 Labels = Annotated[
     str | None,

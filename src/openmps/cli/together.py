@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 import warnings
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from openmps.training.run_folder import RunFolder
 
 _WHO = "openmps train"
+
+
+def is_alone() -> bool:
+    """Whether nothing in the environment is of a launcher: told before the engine is imported.
+
+    Of processes that were started together the first looks for files, and one word is for all.
+    """
+    return os.environ.keys().isdisjoint(("RANK", "WORLD_SIZE"))
 
 
 @contextmanager

@@ -20,12 +20,12 @@ from openmps.cli.options import (
     channels_of,
     console,
     note,
-    open_run,
     parse_size,
     percent,
     sentence,
 )
-from openmps.cli.together import is_first, joined, run_of_all, run_to_go_on_with, work_of_each
+from openmps.cli.reading import open_run, require_data, require_network
+from openmps.cli.together import is_alone, is_first, joined, run_of_all, run_to_go_on_with, work_of_each
 from openmps.cli.training_options import (
     ENOUGH_BATCHES,
     NETWORK_NAMES,
@@ -126,6 +126,9 @@ def train(
     weights that one would; the first writes the run.
     """
     _check_name(run)
+    if is_alone():
+        require_network(resume)
+        require_data(data)
     with joined(device) as group:
         going_on = run_to_go_on_with(group, run, resume)
         if going_on is not None:

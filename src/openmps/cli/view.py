@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openmps.checks import counted
-from openmps.cli.archives import is_model
 from openmps.cli.models import Found, open_graph, open_model, required_images
 from openmps.cli.models import Images as Sizes
 from openmps.cli.options import (
@@ -18,12 +17,12 @@ from openmps.cli.options import (
     Format,
     Samples,
     note,
-    open_run,
     refuse_given,
     require_another,
     require_new,
     sentence,
 )
+from openmps.cli.reading import is_model, open_run, require_files, require_network
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Count, chosen_format, given_to, images_of, sources_of
 from openmps.errors import MPSError
@@ -81,10 +80,14 @@ Labels = Annotated[
 
 def view(
     context: typer.Context,
-    network: Annotated[Path, typer.Argument(metavar=_NETWORKS, help="What to show.", show_default=False)],
+    network: Annotated[
+        Path, typer.Argument(metavar=_NETWORKS, help="What to show.", show_default=False, callback=require_network)
+    ],
     images: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="IMAGE", help="Image files, to see values of.", show_default=False),
+        typer.Argument(
+            metavar="IMAGE", help="Image files, to see values of.", show_default=False, callback=require_files
+        ),
     ] = None,
     out: Out = None,
     samples: Samples = None,

@@ -9,8 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openmps.cli.archives import conversion, is_onnx
-from openmps.cli.options import RUNS, warned_once
+from openmps.cli.archives import conversion
+from openmps.cli.options import warned_once
+from openmps.cli.reading import RUNS, is_onnx
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:

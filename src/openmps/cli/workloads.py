@@ -10,7 +10,8 @@ import numpy as np
 import typer
 
 from openmps.cli.models import required_images
-from openmps.cli.options import open_run, parse_image_size
+from openmps.cli.options import parse_image_size
+from openmps.cli.reading import open_run
 from openmps.cli.subjects import found_at
 from openmps.errors import MPSArgumentError
 from openmps.formats.paths import is_file, is_there
