@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from commands import run_command
@@ -40,7 +41,7 @@ def test_results_have_the_names_axes_and_order_of_the_model(
     np.save(tmp_path / "x.npy", feeds["in:0"])
     folder = tmp_path / "out"
     status, out, err = run_command(
-        capsys, "run", converted, "--input", f"in:0={tmp_path / 'x.npy'}", "--output", folder, "--device", "cpu"
+        capsys, "run", converted, "--input", f"in:0={tmp_path / 'x.npy'}", "--out", folder, "--device", "cpu"
     )
     assert (status, err) == (0, "")
     assert out.splitlines() == [
@@ -121,7 +122,7 @@ def test_inputs(converted: Path, tmp_path: Path, capsys) -> None:
         "in:0": "is no input; write NAME=x.npy",
     }.items():
         options = ["--input", given] if given else []
-        err = _refused(capsys, "run", converted, *options, "--output", tmp_path / "out")
+        err = _refused(capsys, "run", converted, *options, "--out", tmp_path / "out")
         assert why in " ".join(err.split())
     assert not (tmp_path / "out").exists()
 
@@ -141,7 +142,7 @@ def test_results_are_written_all_or_none(tmp_path: Path, capsys, monkeypatch: py
     made = model([node("Relu", "x", "y"), node("Neg", "x", long)], {"x": [1, 3]}, ("y", long))
     assert run_command(capsys, "convert", saved(made, tmp_path), tmp_path / "net.mps")[0] == 0
     np.save(tmp_path / "x.npy", numbers(1, 3))
-    call = ("run", tmp_path / "net.mps", "--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path / "out")
+    call = ("run", tmp_path / "net.mps", "--input", f"x={tmp_path / 'x.npy'}", "--out", tmp_path / "out")
     written: list[Path] = []
 
     def full(path: Path, content: memoryview) -> None:
@@ -207,12 +208,12 @@ def _bare(folder: Path, scale: float = 2.0, *labels: str):
 def test_run_takes_the_archive_of_a_graph(tmp_path: Path, capsys) -> None:
     x = numbers(2, 3, 4, 5)
     np.save(tmp_path / "x.npy", x)
-    options = ("--output", tmp_path, "--device", "cpu")
+    options = ("--out", tmp_path, "--device", "cpu")
     status, _, err = run_command(capsys, "run", _bare(tmp_path), "--input", f"image={tmp_path / 'x.npy'}", *options)
     assert (status, err) == (0, "")
     np.testing.assert_allclose(np.load(tmp_path / "result.npy"), 2 * x, rtol=2e-3)
     both = ("--input", f"a={tmp_path / 'x.npy'}", "--input", f"b={tmp_path / 'x.npy'}")
-    assert run_command(capsys, "run", _bare(tmp_path, 3.0, "a", "b"), *both, "--output", tmp_path / "new")[0] == 0
+    assert run_command(capsys, "run", _bare(tmp_path, 3.0, "a", "b"), *both, "--out", tmp_path / "new")[0] == 0
     np.testing.assert_allclose(np.load(tmp_path / "new" / "result.npy"), 6 * x, rtol=2e-3)
     err = _refused(capsys, "run", tmp_path / "bare.mps", *both[:2], *options)
     assert "--input b is missing: an array of float32, images x height x width x channels" in err
@@ -231,6 +232,36 @@ def test_an_onnx_model_in_the_place_of_an_archive(tmp_path: Path, capsys) -> Non
 
 
 # --- files that are there ---------------------------------------------------------------------------------------------
+
+
+def test_no_file_that_is_read_is_written(tmp_path: Path, capsys) -> None:
+    """By another name, too: external data of a model, samples, images, the network itself."""
+    onnx.save(_model(), tmp_path / "model.onnx", save_as_external_data=True, location="numbers", size_threshold=0)
+    np.savez(tmp_path / "x.npz", x=numbers(1, 7, 6, 3))
+    os.link(tmp_path / "numbers", tmp_path / "linked")
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    model, samples = tmp_path / "model.onnx", ("--samples", tmp_path / "x.npz")
+    for name in ("numbers", "linked"):
+        err = _refused(capsys, "convert", model, tmp_path / name, "--force")
+        assert f"{name} must be another file than those that are read, got the same one" in err
+        assert "another file" in _refused(capsys, "view", model, "--out", tmp_path / name, "--force")
+        assert "another file" in _refused(capsys, "profile", model, "--chrome", tmp_path / name)
+    for command in (("view", model, "--out"), ("quantize", model)):
+        assert "x.npz must be another" in _refused(capsys, *command, tmp_path / "x.npz", *samples, "--force")
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_the_retired_name_of_out(converted: Path, tmp_path: Path, capsys) -> None:
+    np.save(tmp_path / "x.npy", numbers(1, 3, 7, 6))
+    command = ("run", converted, "--input", f"in:0={tmp_path / 'x.npy'}", "--device", "cpu")
+    status, _, err = run_command(capsys, *command, "--output", tmp_path / "old")
+    assert (status, err) == (0, "note: --output is called --out, and goes with openmps 0.4\n")
+    assert run_command(capsys, *command, "--out", tmp_path / "new")[0] == 0
+    assert [file.name for file in (tmp_path / "old").iterdir()] == [file.name for file in (tmp_path / "new").iterdir()]
+    assert "--output" not in run_command(capsys, "run", "--help")[1]
+    assert "must be left out: --out says the same" in _refused(
+        capsys, *command, "--out", tmp_path / "a", "--output", tmp_path
+    )
 
 
 def test_convert_keeps_what_is_there(tmp_path: Path, capsys) -> None:
@@ -259,10 +290,10 @@ def test_convert_says_at_once_what_it_cannot_write(tmp_path: Path, capsys) -> No
 def test_run_keeps_what_is_there(tmp_path: Path, capsys) -> None:
     archive = _bare(tmp_path, 2.0, "result")
     np.save(tmp_path / "result.npy", numbers(1, 2, 2, 1))
-    given = ("--input", f"result={tmp_path / 'result.npy'}", "--output", tmp_path)
+    given = ("--input", f"result={tmp_path / 'result.npy'}", "--out", tmp_path)
     assert "must be another file than an input" in _refused(capsys, "run", archive, *given, "--force")
     (tmp_path / "result.npy").rename(tmp_path / "x.npy")
-    given = ("--input", f"result={tmp_path / 'x.npy'}", "--output", tmp_path)
+    given = ("--input", f"result={tmp_path / 'x.npy'}", "--out", tmp_path)
     assert run_command(capsys, "run", archive, *given)[0] == 0
     assert "result.npy must be new, got one that is there" in _refused(capsys, "run", archive, *given)
     assert run_command(capsys, "run", archive, *given, "--force")[0] == 0
@@ -372,7 +403,7 @@ def test_numbers_that_are_not_finite_are_noted(tmp_path: Path, capsys) -> None:
     status, _, err = run_command(capsys, "convert", path, tmp_path / "net.mps")
     assert (status, err) == (0, "note: Conv_y.weights: 2 of 108 numbers are NaN or infinite\n")
     np.save(tmp_path / "x.npy", np.full((1, 3, 6, 6), np.nan, np.float32))
-    given = ("--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path)
+    given = ("--input", f"x={tmp_path / 'x.npy'}", "--out", tmp_path)
     status, _, err = run_command(capsys, "run", tmp_path / "net.mps", *given)
     assert (status, err) == (0, "note: --input x: 108 of 108 numbers are NaN or infinite\n")
 
@@ -436,7 +467,7 @@ def _header(shape: str, more: bytes = b"") -> bytes:
 def test_damaged_arrays(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     archive = _bare(tmp_path)
     (tmp_path / "x.npy").write_bytes(content)
-    err = _refused(capsys, "run", archive, "--input", f"image={tmp_path / 'x.npy'}", "--output", tmp_path)
+    err = _refused(capsys, "run", archive, "--input", f"image={tmp_path / 'x.npy'}", "--out", tmp_path)
     assert "x.npy must be an array in a .npy file" in err
 
 
@@ -448,6 +479,6 @@ def test_an_input_that_others_change_meanwhile(
     np.save(path, x)
     run = reader.OnnxModel.run
     monkeypatch.setattr(reader.OnnxModel, "run", lambda model, arrays: (change(path), run(model, arrays))[1])
-    status, _, _ = run_command(capsys, "run", _bare(tmp_path), "--input", f"image={path}", "--output", tmp_path)
+    status, _, _ = run_command(capsys, "run", _bare(tmp_path), "--input", f"image={path}", "--out", tmp_path)
     assert status == 0
     np.testing.assert_allclose(np.load(tmp_path / "result.npy"), 2 * x, rtol=2e-3)

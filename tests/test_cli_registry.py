@@ -97,7 +97,7 @@ def planted_archive() -> None:
 
 
 COMMANDS = {
-    "run": ["run", "net.mps", "--input", "x=x.npy", "--output", "results"],
+    "run": ["run", "net.mps", "--input", "x=x.npy", "--out", "results"],
     "summary": ["summary", "net.mps", *IMAGE],
     "lint": ["lint", "net.mps", *IMAGE],
     "export": ["export", "--swift", "net.mps", "Net"],

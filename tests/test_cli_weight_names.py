@@ -101,7 +101,7 @@ def test_inputs_of_a_graph(capsys: pytest.CaptureFixture[str]) -> None:
     mps.MPSKeyedArchiver.archive(graph, "sum.mps")
     for name, number in (("y=f.npy", 1), ("f.npy", 2), ("g.npy", 3)):
         np.save(name, np.full((1, 1, 1, 4), number, np.float32))
-    command = ["run", "sum.mps", "--output", "results", "--force"]
+    command = ["run", "sum.mps", "--out", "results", "--force"]
     assert main([*command, "--input", "x=g.npy", "--input", "x=y=g.npy"]) == 0, capsys.readouterr().err
     assert np.load("results/result.npy").max() == 6
     assert main([*command, "--input", "x=g.npy", "--input", "x=y=f.npy"]) == 2

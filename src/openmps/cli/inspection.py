@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openmps.cli.options import Device, Format, Samples, Training, refuse_given
-from openmps.cli.reading import require_network
+from openmps.cli.reading import require_network, require_unread
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import (
     IMAGES,
@@ -265,6 +265,8 @@ def profile(
 
     if not is_by_name(network):
         refuse_given(context, "classes", "it is for a NETWORK by name")
+        if chrome is not None:
+            require_unread(chrome, network)
     place = mtl_device(device)
     makers = registry_of(registry, None if is_by_name(network) else network)
     chosen = chosen_format(channel_format)

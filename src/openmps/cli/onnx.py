@@ -22,7 +22,7 @@ from openmps.cli.options import (
     unorm_notes,
     warned_once,
 )
-from openmps.cli.reading import is_coreml, is_model, require_model
+from openmps.cli.reading import is_coreml, is_model, require_model, require_unread
 from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSError, MPSFileError, printable
 
@@ -77,6 +77,7 @@ def convert(
     if is_model(out):
         rule = f"must not end in {out.suffix}: what is written is an archive"
         raise MPSFileError("openmps convert", str(out), rule)
+    require_unread(out, model)
     require_new(out, force=force)
     with warned_once():
         read = coreml.network if is_coreml(model) else onnx.network
@@ -99,7 +100,8 @@ def run(
         list[str] | None,
         typer.Option("--input", metavar="NAME=x.npy", help="An input: an array with ONNX's axes.", show_default=False),
     ] = None,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the results.")] = Path("."),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the results.")] = Path("."),
+    output: Annotated[Path | None, typer.Option("--output", hidden=True)] = None,
     device: Device = "auto",
     registry: Modules = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
@@ -112,6 +114,7 @@ def run(
     files, characters that do not belong there become underscores, and -2, -3 and so on follow those that are alike
     then.
     """
+    folder = _results_folder(out, output)
     for text in given or ():
         _check_input(text)
     from openmps.formats.atomic import make_folder, write_all_atomic
@@ -129,16 +132,25 @@ def run(
         _note_not_finite(f"--input {name}", array)
         if types[name].is_unorm(array.dtype):
             note(*unorm_notes(f"--input {name}", array.dtype))
-    paths = _paths(output, [port.name for port in model.outputs])
+    paths = _paths(folder, [port.name for port in model.outputs])
     for path in paths.values():
         for source, word in ((archive, "ARCHIVE"), *((file, "an input") for file in files.values())):
             require_another(path, source, word)
-        require_new(path, force=force, is_made=not is_there(output, _WHO))
-    make_folder(output, parents=True)
+        require_new(path, force=force, is_made=not is_there(folder, _WHO))
+    make_folder(folder, parents=True)
     results = model.run(arrays)
     write_all_atomic({paths[name]: npy_bytes(array) for name, array in results.items()})
     for name, array in results.items():
         print(f"{paths[name]}: {array.dtype} {lengths_text(array.shape) or 'one number'}")
+
+
+def _results_folder(out: Path, retired: Path | None) -> Path:
+    if retired is None:
+        return out
+    if out != Path("."):
+        raise typer.BadParameter("must be left out: --out says the same", param_hint="--output")
+    note("--output is called --out, and goes with openmps 0.4")
+    return retired
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

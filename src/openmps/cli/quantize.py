@@ -10,12 +10,14 @@ import typer
 
 from openmps.cli.models import open_graph
 from openmps.cli.options import Device, Samples, note, require_another, require_new
-from openmps.cli.reading import is_model, is_onnx, open_run, require_data, require_network
+from openmps.cli.reading import is_model, is_onnx, open_run, require_data, require_network, require_unread
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Given, ImageFiles, check_used, given_to, seen_by, sources_of
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from openmps.formats.quantization import QuantizedForm
     from openmps.metal.device import MTLDevice
     from openmps.training.dataset import Dataset, DataSplit
@@ -70,7 +72,7 @@ def quantize(
 
     check_used(context, images or [], samples, training=False)
     chosen, run = _form(form), _run(network, data)
-    _check_files(network, out, report, force=force)
+    _check_files(network, out, report, [*(images or ()), samples], force=force)
     found = open_graph(network, device=mtl_device(device), registry=registry_of(registry, network))
     split = None if run is None else _data(run, data)
     if run is None or split is None or images or samples is not None:
@@ -107,12 +109,12 @@ def _data(run: RunFolder, data: Path | None) -> DataSplit:
     return run_data(run, data)
 
 
-def _check_files(network: Path, out: Path, report: Path | None, *, force: bool) -> None:
+def _check_files(network: Path, out: Path, report: Path | None, read: Sequence[Path | None], *, force: bool) -> None:
     """Raise where one of the files cannot be written, or is another one of those that are named."""
     if is_onnx(out):
         raise MPSFileError("openmps quantize", str(out), "must not end in .onnx: what is written is an archive")
     for path in (out, *([] if report is None else [report])):
-        require_another(path, network, _NETWORK)
+        require_unread(path, network, read)
         require_new(path, force=force)
     if report is not None:
         require_another(report, out, _OUT)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from openmps.cli.options import require_another
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
@@ -70,6 +71,21 @@ def require_files(paths: Sequence[Path] | None) -> Sequence[Path] | None:
     for path in paths or ():
         require_file(path, _WHO)
     return paths
+
+
+def require_unread(out: Path, network: Path, beside: Iterable[Path | None] = ()) -> None:
+    """Raise ``MPSFileError`` where what would be written is read: the network, its external data or what is beside."""
+    require_another(out, network, "the network")
+    if not os.path.lexists(out):
+        return
+    external: list[Path] = []
+    if is_onnx(network):
+        from openmps.formats.onnx.reading import external_files
+
+        external = external_files(network)
+    for source in (*external, *beside):
+        if source is not None:
+            require_another(out, source, "those that are read")
 
 
 Run = Annotated[

@@ -18,11 +18,10 @@ from openmps.cli.options import (
     Samples,
     note,
     refuse_given,
-    require_another,
     require_new,
     sentence,
 )
-from openmps.cli.reading import is_model, open_run, require_files, require_network
+from openmps.cli.reading import is_model, open_run, require_files, require_network, require_unread
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Count, chosen_format, given_to, images_of, sources_of
 from openmps.errors import MPSError
@@ -113,7 +112,7 @@ def view(
     from openmps.runtime.devices import mtl_device
 
     page = out if out is not None else Path(f"{network.stem or 'network'}.html")
-    require_another(page, network, network.name)
+    require_unread(page, network, [*(images or ()), samples])
     require_new(page, force=force)
     asked = _Asked(
         images or [], samples, count, labels, repeats, mistakes, chosen_format(channel_format), mtl_device(device),
