@@ -161,6 +161,17 @@ def test_every_type_is_stored(dtype: Any, bench: Bench) -> None:
         assert array.read_bytes().dtype == dtype
 
 
+@pytest.mark.parametrize("given", [np.full(6, 1 / 3), torch.full((2, 3), 1.0, dtype=torch.float64), np.arange(6)])
+def test_elements_of_another_type_are_not_converted(given: Any, bench: Bench) -> None:
+    """As image.write_bytes: an array has bytes of its own, which are not those that are stored."""
+    array = mps.MPSNDArray(bench.device, described(2, 3))
+    with pytest.raises(MPSTypeError, match="must have the array's own element type float32"):
+        array.write_bytes(given)
+    with pytest.raises(MPSTypeError, match="mask"):
+        array.write_bytes(np.ma.masked_array(np.ones(6, np.float32), [1, 0, 0, 0, 0, 0]))
+    assert not array.numpy().any()
+
+
 DISTANCES = {"gaps": [8, 32], "columns first": [8, 4], "backwards": [-4, 16], "all of a row in one place": [0, 4]}
 
 

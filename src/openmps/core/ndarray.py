@@ -235,6 +235,7 @@ class MPSNDArray(StoredElements):
 
         Raises:
             MPSArgumentError: There are more or fewer elements, or too few bytes.
+            MPSTypeError: An array or tensor has another element type, as float64 has.
         """
         self._check_cpu_access("write_bytes")
         wait_until_written(self.name, "write_bytes", self.regions())

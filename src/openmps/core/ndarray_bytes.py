@@ -7,12 +7,14 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from openmps.checks import is_whole, listed
-from openmps.core.arrays import elements
+from openmps.core.arrays import elements, real_numbers
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.host_elements import check_has_no_mask
 
 
 class _Spaced(NamedTuple):
@@ -65,9 +67,13 @@ def _seen(held: NDArray[np.uint8], at: _Spaced, like: NDArray[Any]) -> NDArray[A
 
 def packed(who: str, buffer: Any, sizes: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
     """The elements of a buffer without gaps: an array of this shape, or flat, or raw bytes."""
-    given = buffer
-    if not (isinstance(given, np.ndarray) and given.dtype == dtype):
-        given = elements(who, "buffer", buffer, dtype.type) if dtype.kind in "iuf" else _bytes_of(who, buffer)
+    check_has_no_mask(who, "buffer", buffer)
+    given = real_numbers(who, "buffer", buffer, "must be elements") if isinstance(buffer, torch.Tensor) else buffer
+    if isinstance(given, np.ndarray) and given.dtype not in (dtype, np.uint8):
+        rule, remedy = f"must have the array's own element type {dtype}", f"Convert it: array.astype(numpy.{dtype})"
+        raise MPSTypeError(who, "buffer", rule, given.dtype, remedy)
+    if not isinstance(given, np.ndarray) or given.dtype != dtype:
+        given = elements(who, "buffer", given, dtype.type) if dtype.kind in "iuf" else _bytes_of(who, given)
     if given.dtype != dtype and given.size == prod(sizes) * dtype.itemsize:
         given = given.view(dtype)
     if given.dtype != dtype or given.shape not in (tuple(sizes), (prod(sizes),)):
@@ -77,8 +83,7 @@ def packed(who: str, buffer: Any, sizes: Sequence[int], dtype: np.dtype[Any]) ->
 
 
 def _bytes_of(who: str, buffer: Any) -> NDArray[np.uint8]:
-    if isinstance(buffer, np.ma.MaskedArray):
-        raise MPSTypeError(who, "buffer", "must have no mask", "a masked array", "Fill it first: array.filled(0)")
+    check_has_no_mask(who, "buffer", buffer)
     try:
         held = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
         return np.ascontiguousarray(held).reshape(-1).view(np.uint8)

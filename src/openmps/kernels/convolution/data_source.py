@@ -41,7 +41,10 @@ class MPSCNNConvolutionDataSource(Protocol):
         ...
 
     def weights(self) -> Any:
-        """OHWI numbers ``[O, rows, columns, I / groups]``; of a depthwise convolution ``[O, rows, columns]``."""
+        """OHWI numbers ``[O, rows, columns, I / groups]``; of a depthwise convolution ``[O, rows, columns]``.
+
+        Those of float64 are rounded to FLOAT32.
+        """
         ...
 
     def bias_terms(self) -> Any:
