@@ -25,7 +25,7 @@ from networks import (
     softmax_loss,
     training_graph,
 )
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, MTLCommandBufferError
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.convolution import MPSCNNFullyConnectedNode
 from openmps.graph.nodes.node import MPSNNImageNode
@@ -202,6 +202,23 @@ def test_an_update_on_the_device_returns_a_state(answer: Any, rng: np.random.Gen
     images, targets = network.batch(rng, 2)
     message = r"^MPSCNNFullyConnectedGradient 'fc2': data source update\(\) must return an MPSCNNConvolutionWeightsAnd"
     with pytest.raises(MPSTypeError, match=message):
+        graph.encode_batch(bench.command_buffer(), [bench.batch(images)], [labels(bench, targets)])
+
+
+def test_an_update_on_the_device_that_reads_numbers_is_told_what_to_do(rng: np.random.Generator) -> None:
+    """There is nothing to commit where the encode is recorded."""
+
+    class Reading(Weights):
+        def update(self, _: Any, gradient_state: Any, *arguments: Any) -> Any:
+            return gradient_state.gradient_for_weights.contents()
+
+    bench = Bench.on(torch.device("cpu"))
+    network = digits(rng, Reading.of)
+    graph = training_graph(bench, network, style=GPU, export=False)
+    images, targets = network.batch(rng, 2)
+    with pytest.raises(
+        MTLCommandBufferError, match=r"contents cannot read .* update\(\) is called while .*DEVICE_CPU"
+    ):
         graph.encode_batch(bench.command_buffer(), [bench.batch(images)], [labels(bench, targets)])
 
 

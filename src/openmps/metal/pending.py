@@ -239,15 +239,17 @@ def unreadable(works: Iterable[tuple[str, object]]) -> tuple[str, MTLCommandBuff
     return None
 
 
+NOT_COMMITTED = "cannot read what a command buffer that is not committed has yet to write"
+
+
 def _wait_for_unfinished(who: str, action: str, wanted: Sequence[Region]) -> None:
     # No record stays in this frame: whoever keeps the error would keep a command buffer that was dropped.
     refused, awaited = _writers(wanted)
     if refused is not None:
-        rule = "cannot read what a command buffer that is not committed has yet to write"
         remedy = "Call its commit() and wait_until_completed() first"
         if action == "tensor":
             remedy += "; recorded work asks for the tensor when it runs"
-        raise MTLCommandBufferError(who, action, rule, refused, remedy)
+        raise MTLCommandBufferError(who, action, NOT_COMMITTED, refused, remedy)
     for record in awaited:
         error = record.finish(who, action)
         if error is not None:

@@ -6,14 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from openmps.checks import store
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.state.batch import MPSStateBatch
-from openmps.errors import MPSTypeError
+from openmps.errors import MPSTypeError, MTLCommandBufferError
 from openmps.graph.compile.declared_updates import as_update, splice_updates
 from openmps.graph.compile.gradients import KeptGradients, Treatment, treated
 from openmps.graph.compile.program import Program, Stage
@@ -26,6 +27,7 @@ from openmps.graph.run.encode_warnings import Layer, Watch
 from openmps.graph.run.encoding import Images, StagesStates, batch_of, persistent_bindings
 from openmps.graph.run.training_step import TrainingStep
 from openmps.metal.device import CommandBuffer, MTLCommandQueue
+from openmps.metal.pending import NOT_COMMITTED
 from openmps.runtime.step_trace import StepTrace, Traced, UndeclaredError, depends_on, is_declared
 from openmps.types import MPSNNTrainingStyle
 
@@ -265,7 +267,8 @@ def _update_on_device(
         # The source state is the kernel's own memory: an update in place needs no copy.
         weights = kernel.parameters
         source = weights.state()
-        new = update(command_buffer, given, source)
+        with _while_recorded(callback):
+            new = update(command_buffer, given, source)
         if new is source:
             layer.has_answered = True
             if later is None:
@@ -275,7 +278,8 @@ def _update_on_device(
                 later.insert(0, partial(weights.reload_from, kernel.name, command_buffer, new))
             return
     else:
-        new = update(command_buffer, given)
+        with _while_recorded(callback):
+            new = update(command_buffer, given)
     if new is None:
         return
     if not isinstance(new, callback.result):
@@ -292,6 +296,21 @@ def _update_on_device(
         return
     for each in layer.holders:
         getattr(each, callback.reload)(command_buffer, new)
+
+
+@contextmanager
+def _while_recorded(callback: Callback) -> Generator[None]:
+    """Say what else there is to do where an update reads what the encode that asks for it is to write."""
+    try:
+        yield
+    except MTLCommandBufferError as error:
+        if error.rule != NOT_COMMITTED:
+            raise
+        remedy = (
+            f"{callback.method}() is called while the encode is recorded: record an optimizer or another kernel on its "
+            "command buffer, or set training_style to UPDATE_DEVICE_CPU, by which it is called when they are there"
+        )
+        raise MTLCommandBufferError(error.who, error.argument, error.rule, error.got, remedy) from error
 
 
 def _update_on_cpu(
