@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,7 @@ class Case(NamedTuple):
     """What is filtered; unless given a smooth picture with noise."""
 
 
+@lru_cache(maxsize=4)
 def noisy(height: int, width: int, kind: Kind) -> Array:
     """Waves with noise: neither flat nor noise alone, as photographs are."""
     generator = np.random.default_rng(height)

@@ -22,9 +22,10 @@ from bench.image_filters import Pair
 
 from encoding import FLOAT32, UNORM8, Bench, finish
 from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.image import MPSImage
 from openmps.core.kernel import cpu_forms
 from openmps.ops import opencv
-from openmps.ops.opencv import form, table
+from openmps.ops.opencv import form, pixels, table
 from openmps.ops.opencv.form import ByLibrary
 from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MPSScaleTransform, MTLOrigin, MTLRegion, MTLSize
@@ -191,6 +192,31 @@ def test_edges_of_several_bands(edge: MPSImageEdgeMode) -> None:
     kernel.edge_mode = edge
     x = np.random.default_rng(0).integers(0, 256, (1, 1, 230, 40)) / 255.0
     _compare(lambda result: _encoded(kernel, [BENCH.image(x, UNORM8)], BENCH.empty((1, 1, 230, 40), result)), FLOAT32)
+
+
+@pytest.mark.parametrize("pixel", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize("value", [0, 255])
+def test_extremes_lie_in_any_band(value: int, pixel: int) -> None:
+    from openmps.kernels.image_filters.statistics import MPSImageStatisticsMinAndMax
+
+    picture = np.random.default_rng(0).integers(20, 200, (60, 50, 1), np.uint8)
+    picture[0, 1], picture.reshape(-1)[pixel] = 255 - value, value
+    source, result = MPSImage.from_numpy(CPU, picture), BENCH.empty((1, 1, 1, 2), UNORM8)
+    np.testing.assert_array_equal(_encoded(MPSImageStatisticsMinAndMax(CPU), [source], result).ravel(), [0, 255])
+
+
+@pytest.mark.parametrize("width", [50, 51])
+def test_two_bytes_are_looked_up_at_once(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In rows of an even length."""
+    monkeypatch.setattr(pixels, "_PAIRS", 1000)
+    case = next(each for each in CASES if each.name == "MPSImageHistogramEqualization")
+
+    def make(stored_as: Format) -> np.ndarray:
+        pair = Pair(case._replace(result=case.result._replace(format=stored_as)), CPU, None, 60, width)
+        pair.ours()
+        return pair._result.read_bytes()
+
+    _compare(make, UNORM8)
 
 
 def test_the_library_has_as_many_threads_as_the_engine() -> None:

@@ -10,6 +10,7 @@ Where an operation rounds, as a convention says, in bin ``round((clip(v, low, hi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -45,17 +46,33 @@ def counts(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int, ro
     return found[:-1].view(channels, entries)
 
 
-def counts_of_bytes(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int, rounds: bool = False) -> Tensor:
+def counts_of_bytes(
+    x: Tensor, entries: int, low: Numbers, high: Numbers, least: Numbers, rounds: bool = False
+) -> Tensor:
     """As `counts`, of the first channels of bytes, as many as have bounds: each of the 256 numbers has its bin."""
-    numbers, channels = every_byte(x), len(low)
-    index = bins(numbers, low, high, entries, rounds).expand(channels, 1, -1)[:, 0]
-    taken = byte_counts(x, channels) * (numbers >= least)[:, 0]
+    index, channels = bins_of_bytes(x.device, entries, low, high, rounds), len(low)
+    taken = byte_counts(x, channels)
+    if any(each > 0.0 for each in least):
+        taken = taken * (every_byte(x.device) >= bounds(least, x))[:, 0]
     return taken.new_zeros(channels, entries).scatter_add_(1, index, taken)
 
 
-def every_byte(like: Tensor) -> Tensor:
+def every_byte(device: torch.device) -> Tensor:
     """The numbers that bytes stand for, ``[1, 1, 256]``."""
-    return decode(torch.arange(BYTES, dtype=torch.uint8, device=like.device), Format.UNORM8).view(1, 1, BYTES)
+    return decode(torch.arange(BYTES, dtype=torch.uint8, device=device), Format.UNORM8).view(1, 1, BYTES)
+
+
+def bins_of_bytes(device: torch.device, entries: int, low: Numbers, high: Numbers, rounds: bool = False) -> Tensor:
+    """The bins of the 256 bytes of each channel that has bounds, int64 ``[C, 256]``."""
+    return (_kept_bins if device.type == "cpu" else _bins_of_bytes)(device, entries, low, high, rounds)
+
+
+def _bins_of_bytes(device: torch.device, entries: int, low: Numbers, high: Numbers, rounds: bool) -> Tensor:
+    numbers = every_byte(device)
+    return bins(numbers, bounds(low, numbers), bounds(high, numbers), entries, rounds)[:, 0]
+
+
+_kept_bins = lru_cache(maxsize=32)(_bins_of_bytes)
 
 
 def bounds(values: Sequence[float], like: Tensor) -> Tensor:
@@ -70,12 +87,11 @@ def histogram(
 
     Of numbers, or of bytes as they are stored. ``before`` is added, if it is given.
     """
-    spans = bounds(low, x), bounds(high, x), bounds(least, x)
-    found = (
-        counts_of_bytes(x, *spans, entries, rounds)
-        if x.dtype == torch.uint8
-        else counts(x[:, : len(low)], *spans, entries, rounds)
-    ).view(1, -1)
+    if x.dtype == torch.uint8:
+        found = counts_of_bytes(x, entries, low, high, least, rounds).view(1, -1)
+    else:
+        spans = bounds(low, x), bounds(high, x), bounds(least, x)
+        found = counts(x[:, : len(low)], *spans, entries, rounds).view(1, -1)
     return (found if before is None else found + before.to(torch.int64)).to(torch.uint32)
 
 
@@ -164,9 +180,9 @@ def lookup(x: Tensor, table: Tensor, entries: int, low: Numbers, high: Numbers, 
 
 
 def table_of_bytes(table: Tensor, entries: int, low: Numbers, high: Numbers, rounds: bool = False) -> Tensor:
-    """The bytes in the place of the 256 bytes of each channel that has bounds, uint8 ``[1, C, 1, 256]``."""
-    every = every_byte(table).expand(len(low), 1, -1)[None]
-    return encode(lookup(every, table, entries, low, high, rounds), Format.UNORM8)
+    """The bytes in the place of the 256 bytes of each channel that has bounds, uint8 ``[C, 256]``."""
+    index = bins_of_bytes(table.device, entries, low, high, rounds)
+    return encode(table.view(-1, entries)[: len(low)].gather(1, index), Format.UNORM8)
 
 
 def _byte_lookup(x: Tensor, table: Tensor) -> Tensor:

@@ -51,9 +51,11 @@ def library() -> Any:
 
 def byte_counts(cv2: Any, x: Tensor, count: int) -> Tensor:
     """How often each byte is in each of the first channels of all images ``[N, C, H, W]``, int64 ``[count, 256]``."""
-    counts = torch.zeros(count, 256, dtype=torch.int64)
+    counts = np.zeros((count, 256), np.int64)
     for image in x.permute(0, 2, 3, 1).contiguous().numpy():
-        for part in np.array_split(image, max(1, image.size // _EXACT)):
+        rows = max(1, _EXACT // image[0].size)
+        for first in range(0, len(image), rows):
+            part = image[first : first + rows]
             for channel, total in enumerate(counts):
-                total += torch.from_numpy(cv2.calcHist([part], [channel], None, [256], [0, 256]).ravel()).long()
-    return counts
+                total += cv2.calcHist([part], [channel], None, [256], [0, 256]).ravel().astype(np.int64)
+    return torch.from_numpy(counts)

@@ -9,7 +9,7 @@ import numpy as np
 from openmps.ops.image.distance import Distances
 from openmps.ops.image.integral import Integral
 from openmps.ops.image.statistics import MeanAndVariance
-from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, is_centred
+from openmps.ops.opencv.form import BYTES, FLOATS, LARGEST, Array, Run, Site, bands, is_centred
 
 
 def moments(site: Site) -> Run | None:
@@ -28,12 +28,18 @@ def moments(site: Site) -> Run | None:
 
 
 def extremes(site: Site) -> Run | None:
-    """`MinAndMax` of the bytes of one channel."""
+    """`MinAndMax` of the bytes of one channel, up to the rows that have both the smallest byte and the largest."""
     if site.formats != (BYTES, BYTES) or site.result.channels != 1:
         return None
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
-        made[0] = cv2.minMaxLoc(given[0])[:2]
+        x, least, most = given[0], LARGEST, 0.0
+        for rows, _, _ in bands(len(x), x[0].size, 0):
+            low, high, _, _ = cv2.minMaxLoc(x[rows])
+            least, most = min(least, low), max(most, high)
+            if (least, most) == (0.0, LARGEST):
+                break
+        made[0] = least, most
 
     return run
 

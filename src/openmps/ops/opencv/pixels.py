@@ -24,6 +24,8 @@ _THRESHOLDS = {
     Thresholding.TO_ZERO: "THRESH_TOZERO",
     Thresholding.TO_ZERO_INVERSE: "THRESH_TOZERO_INV",
 }
+_PAIRS = 1 << 19
+"""Bytes of a picture from which on it is faster to make a table of two bytes than to look them up one by one."""
 
 
 def threshold(site: Site) -> Run | None:
@@ -136,10 +138,22 @@ def looked_up(site: Site) -> Run | None:
         return None
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
-        table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high, op.rounds)[0, :, 0].numpy()
-        cv2.LUT(given[0], table.T.reshape(256, channels) if channels == 1 else table.T[:, None].copy(), dst=made)
+        x = given[0]
+        table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high, op.rounds).numpy()
+        if channels > 1:
+            cv2.LUT(x, table.T[:, None].copy(), dst=made)
+        elif x.size < _PAIRS or x.shape[1] % 2:
+            cv2.LUT(x, table[0], dst=made)
+        else:
+            cv2.LUT(x.view(np.uint16), _of_pairs(table[0]), dst=made.view(np.uint16))
 
     return run
+
+
+def _of_pairs(table: Array) -> Array:
+    """The table of two bytes that follow one another, from that of one."""
+    wide = table.astype(np.uint16)
+    return (wide[:, None] << 8 | wide).ravel()
 
 
 def transposed(site: Site) -> Run | None:
