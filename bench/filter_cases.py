@@ -63,7 +63,7 @@ class Case(NamedTuple):
     """What is filtered; unless given a smooth picture with noise."""
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def noisy(height: int, width: int, kind: Kind) -> Array:
     """Waves with noise: neither flat nor noise alone, as photographs are."""
     generator = np.random.default_rng(height)

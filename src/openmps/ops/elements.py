@@ -63,6 +63,10 @@ def encode(values: Tensor, channel_format: Format) -> Tensor:
     if maximum is None:
         return values.to(DTYPES[channel_format])
     numbers = values.to(torch.float32)
+    if channel_format is Format.UNORM8 and _fits_one_pass(numbers):
+        from openmps.ops.triton.elements import encode_unorm
+
+        return encode_unorm(numbers, maximum, _SHIFT)
     if numbers.device.type == "cpu":
         return _rounded(numbers, maximum).to(DTYPES[channel_format])
     scaled = torch.nan_to_num(numbers, nan=0.0).clamp_(0.0, 1.0).mul_(maximum).round_()

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from openmps.ops import triton
 from openmps.ops.convolution.convolution import convolution
 from openmps.ops.elements import encode
 from openmps.ops.geometry import COLUMNS, ROWS, Axis, Window, empty_image, read
@@ -79,7 +80,7 @@ def separable_bytes(region: Tensor, size: tuple[int, int], profile: Profile) -> 
     The result is of numbers of 0 … 1, each byte 1/255 of them. Flat and triangular windows are summed as whole numbers.
     """
     if profile.shape is Shape.BELL:
-        numbers = region.to(torch.float32)
+        numbers = region
         for length, dimension in zip(size, (ROWS, COLUMNS), strict=True):
             weights = profile.weights(length, region) / (_LARGEST if dimension == ROWS else 1.0)
             whole = Axis(numbers.shape[dimension], numbers.shape[dimension] - length + 1, length, offset=length // 2)
@@ -152,7 +153,13 @@ def window_sums(x: Tensor, size: int, dimension: int) -> Tensor:
 
 
 def _correlated(region: Tensor, weights: Tensor, axis: Axis, dimension: int) -> Tensor:
-    """The region with weights along one axis, channel by channel."""
+    """The region with weights along one axis, channel by channel; bytes as numbers of 0 … 255."""
+    if triton.runs_on(region.device):
+        from openmps.ops.triton.image import taps as kernels
+
+        if kernels.takes(region):
+            return kernels.sum_of_taps(region, weights[:, None] if dimension == ROWS else weights[None])
+    region = region.to(torch.float32) if region.dtype == torch.uint8 else region
     if region.device.type == "cpu":
         return sums_along(region, weights, dimension)
     channels, size = region.shape[1], len(weights)

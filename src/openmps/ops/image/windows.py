@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from openmps.ops import triton
 from openmps.ops.convolution.convolution import convolution
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.image.taps import sum_of_taps
@@ -16,6 +17,11 @@ def correlate(region: Tensor, weights: Tensor, bias: float) -> Tensor:
 
     ``Y[n, c, y, x] = bias + sum over j, i of weights[j, i] region[n, c, y + j, x + i]``; not flipped.
     """
+    if triton.runs_on(region.device):
+        from openmps.ops.triton.image import taps as kernels
+
+        if kernels.takes(region):
+            return kernels.sum_of_taps(region, weights, bias)
     if region.device.type == "cpu":
         result = sum_of_taps(region, weights.tolist())
         return result.add_(bias) if bias else result

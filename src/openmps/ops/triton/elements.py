@@ -1,4 +1,4 @@
-"""Elements of images to numbers in Triton, in one pass (`openmps.ops.elements`)."""
+"""Elements of images to numbers, and numbers to elements, in Triton, in one pass (`openmps.ops.elements`)."""
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
 # pyright: reportUntypedFunctionDecorator=false
@@ -33,3 +33,28 @@ def decode_unorm(stored: Tensor, maximum: int) -> Tensor:
     numbers = torch.empty_like(stored, dtype=torch.float32)
     _decode_unorm[(triton.cdiv(stored.numel(), _BLOCK),)](stored, numbers, stored.numel(), float(maximum), _BLOCK)
     return numbers
+
+
+@Launched
+@triton.jit
+def _encode_unorm(numbers, stored, count, maximum, shift, BLOCK: tl.constexpr):
+    """A block of numbers, wherever they are in the image."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(numbers + at, at < count, 0).to(tl.float32)
+    value = tl.where(value > 0.0, tl.minimum(value, 1.0), 0.0)  # NaN is 0
+    rounded = (value * maximum + shift) - shift
+    tl.store(stored + at, rounded.to(tl.int32).to(tl.uint8), at < count)
+
+
+def encode_unorm(numbers: Tensor, maximum: int, shift: float) -> Tensor:
+    """``maximum * numbers`` as bytes, of memory without gaps: cut to 0 … ``maximum``, rounded to nearest; NaN is 0.
+
+    Behind ``shift`` float32 has no places for fractions.
+    """
+    stored = torch.empty_like(numbers, dtype=torch.uint8)
+    count = numbers.numel()
+    # A product and a sum are rounded each by itself.
+    _encode_unorm[(triton.cdiv(count, _BLOCK),)](
+        numbers, stored, count, float(maximum), shift, _BLOCK, enable_fp_fusion=False
+    )
+    return stored
