@@ -239,7 +239,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_evaluated(capsys, tmp_path, idx):
     path = tmp_path / "run"
     arguments = ["train", "--data", str(idx), "--run", str(path), "--epochs", "100000", "--batch-size", "8"]
     with (tmp_path / "errors").open("w+") as errors:
-        child = forked.Process("-m", "openmps", *arguments, stdout=subprocess.PIPE, stderr=errors)
+        child = forked.Process("-m", "openmps", *arguments, stdout=subprocess.PIPE, stderr=errors, has_openmps=True)
         while not child.stdout.readline().startswith("epoch 2/"):
             assert child.poll() is None
         child.send_signal(signal.SIGINT)
@@ -264,7 +264,7 @@ def test_ctrl_c_while_the_program_starts(tmp_path, idx):
         "openmps.training.data.load_dataset = lambda *a, **k: signal.raise_signal(signal.SIGINT)\n"
         "sys.exit(main(['train']))\n"
     )
-    child = forked.run("-c", program, cwd=tmp_path)
+    child = forked.run("-c", program, cwd=tmp_path, has_openmps=True)
     assert (child.returncode, child.stdout, child.stderr.strip()) == (130, "", "")
 
 
@@ -695,7 +695,7 @@ def test_the_networks_that_help_lists_are_those_that_there_are():
 def test_output_that_nobody_reads_any_more(run):
     end, stream = os.pipe()
     os.close(end)
-    child = forked.run("-m", "openmps", "summary", run, stdout=stream)
+    child = forked.run("-m", "openmps", "summary", run, stdout=stream, has_openmps=True)
     os.close(stream)
     assert (child.returncode, child.stderr) == (1, "")
 
@@ -779,7 +779,8 @@ import os, sys
 {change}
 from openmps.cli import main
 from openmps.formats import atomic
-atomic._sync = lambda path, flags: None
+from openmps.training import session
+atomic._sync = session.draw_curve = session.draw_misclassified = lambda *arguments, **named: None
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -800,7 +801,7 @@ def test_output_that_cannot_be_written(tmp_path, run, way):
     places = {"run": path, "data": RunFolder.open(run).config["data"]["path"]}
     for command in commands:
         arguments = [part.format(**places) for part in command.split()]
-        child = forked.run("-c", OTHER_STREAMS.format(change=change), *arguments)
+        child = forked.run("-c", OTHER_STREAMS.format(change=change), *arguments, has_openmps=True)
         assert "Traceback" not in child.stderr and "Exception ignored" not in child.stderr, child.stderr
         assert child.returncode == {"a device that is full": 1, "closed for errors, too": 2}.get(way, 0), child.stderr
         if way == "a device that is full":

@@ -99,6 +99,6 @@ def test_results_are_given_where_nobody_reads_errors(errors: str) -> None:
         end, stream = os.pipe()
         os.close(end)
     command = ["-m", "openmps", "predict", "run", "cat.png", "none.png", "cat.png", "--device", "cpu"]
-    done = forked.run(*command, stderr=stream)
+    done = forked.run(*command, stderr=stream, has_openmps=True)
     os.close(stream)
     assert (done.returncode, done.stdout.count("cat.png: ")) == (2, 2)

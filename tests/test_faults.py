@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix
 
 def inject(*options: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return forked.run(TOOL, *options, env=environment)
+    return forked.run(TOOL, *options, env=environment, has_openmps=True)
 
 
 def test_a_hundred_faults() -> None:

@@ -39,7 +39,7 @@ def test_benchmarks_that_are_named_start_as_they_are_named() -> None:
     named = {name for each in pages for name in re.findall(r"-m (bench\.\w+)", each.read_text())} - {"bench.page"}
     assert len(named) > 6
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = forked.run("-c", _START, *sorted(named), cwd=ROOT, env=environment)
+    done = forked.run("-c", _START, *sorted(named), cwd=ROOT, env=environment, has_openmps=True)
     assert (done.returncode, done.stdout.count("usage: ")) == (0, len(named)), done.stderr
 
 
@@ -80,12 +80,8 @@ def test_turns_are_taken_in_order_and_the_first_ones_do_not_count() -> None:
 
 
 def test_processes_take_turns_and_say_why_they_do_not() -> None:
-    here = "bench.harness"
     contenders = [
-        harness.Contender("openmps", "contenders_for_tests", "steps"),
-        harness.Contender("skipped", "contenders_for_tests", "skipped"),
-        harness.Contender("absent", "no_such_module_anywhere", "steps"),
-        harness.Contender("faulty", here, "no_such_function"),
+        harness.Contender(name, "contenders_for_tests", of) for name, of in (("openmps", "steps"), ("a", "skipped"))
     ]
     found = harness.by_processes(contenders, rounds=2, steps=3)
     ours = found["openmps"]
@@ -93,9 +89,14 @@ def test_processes_take_turns_and_say_why_they_do_not() -> None:
     assert ours["peak_MiB"] > 0
     assert ours["first_step_s"] >= 0
     assert min(ours["turns"]) >= 1.0  # milliseconds a step, and a step sleeps for one
-    assert found["skipped"] == {"skipped": "a reason"}
-    assert "no_such_module_anywhere" in found["absent"]["skipped"]
-    assert "no_such_function" in found["faulty"]["skipped"]
+    assert found["a"] == {"skipped": "a reason"}
+
+
+@pytest.mark.parametrize("missing", [("no_such_module_anywhere", "steps"), ("bench.harness", "no_such_function")])
+def test_a_process_says_what_it_lacks(missing: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    harness._serve(json.dumps([*missing, {}, None, "wall"]))
+    said = json.loads(capsys.readouterr().out.removeprefix("bench>"))
+    assert [*said] == ["skipped"] and any(each in said["skipped"] for each in missing)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

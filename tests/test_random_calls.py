@@ -13,7 +13,7 @@ TOOL = Path(__file__).resolve().parents[1] / "tools" / "random_calls.py"
 
 def calls(*options: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return forked.run(TOOL, *options, env=environment)
+    return forked.run(TOOL, *options, env=environment, has_openmps=True)
 
 
 def test_two_thousand_calls() -> None:

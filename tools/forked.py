@@ -3,7 +3,10 @@
 Importing it takes seconds, of every process anew. A fork of a process with one thread, which has imported torch and
 NumPy and nothing of openmps, differs from a new process in what is imported, and in when the environment was read for
 what Python's start and those imports ask of it (encodings, hashes, numbers of threads). Tests of that start processes
-of their own, and so do tests of what happens before the engine is there.
+of their own, and so do tests of what happens before the engine is there. Where it does not matter when openmps is
+imported, ``has_openmps`` forks of a process that has imported the modules that commands and trainings need; at its end
+a fork waits for threads, calls exit functions and flushes streams, and leaves modules as they are: taking them apart
+takes longer than most tests.
 
 usage: forked.py SOCKET (a descriptor, over which requests come)
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -30,6 +34,8 @@ from pathlib import Path
 from typing import IO, Any
 
 Stream = IO[Any] | int | None
+OPENMPS = ("openmps.names", "openmps.formats.names", "openmps.training.names", "openmps.debug.names", "openmps.cli")
+"""What ``has_openmps`` imports, but for pictures: tests ask when matplotlib is imported."""
 
 
 class Process:
@@ -42,6 +48,7 @@ class Process:
         env: Mapping[str, str] | None = None,
         stdout: Stream = None,
         stderr: Stream = None,
+        has_openmps: bool = False,
     ) -> None:
         self.stdout: IO[str] | None = None
         """What it prints, if ``stdout`` is `subprocess.PIPE`."""
@@ -54,7 +61,8 @@ class Process:
             "env": dict(os.environ if env is None else env),
         }  # fmt: skip
         streams = [given if isinstance(given, int) else given.fileno() for given in (stdout or 1, stderr or 2)]
-        self.pid: int = _server().ask(said, streams)
+        self._server = _server(OPENMPS if has_openmps else ())
+        self.pid: int = self._server.ask(said, streams)
         for stream in piped:
             os.close(stream)
         self.status: int | None = None
@@ -63,7 +71,7 @@ class Process:
     def poll(self) -> int | None:
         """How it ended, or None as long as it runs."""
         if self.status is None:
-            self.status = _server().ask({"ended": self.pid})
+            self.status = self._server.ask({"ended": self.pid})
         return self.status
 
     def wait(self, timeout: float = 120.0) -> int:
@@ -94,10 +102,12 @@ def run(
     stdout: Stream = None,
     stderr: Stream = None,
     timeout: float = 120.0,
+    has_openmps: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python *arguments`` to its end, and return what it printed, but what went to a given stream."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
-        status = Process(*arguments, cwd=cwd, env=env, stdout=stdout or out, stderr=stderr or error).wait(timeout)
+        streams = {"stdout": stdout or out, "stderr": stderr or error}
+        status = Process(*arguments, cwd=cwd, env=env, **streams, has_openmps=has_openmps).wait(timeout)
         for file in (out, error):
             file.seek(0)
         return subprocess.CompletedProcess([*map(str, arguments)], status, out.read(), error.read())
@@ -106,9 +116,13 @@ def run(
 class _Server:
     """The process that forks, as those who ask it see it."""
 
-    def __init__(self) -> None:
+    def __init__(self, imports: Sequence[str]) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
+        if imports:
+            _server(()).ask({"imports": imports, "path": sys.path}, [theirs.fileno()])
+            theirs.close()
+            return
         environment = {**os.environ, "PYTHONPATH": "", "PYTHONHASHSEED": "0"}
         command = [sys.executable, "-P", __file__, str(theirs.fileno())]
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
@@ -124,8 +138,8 @@ class _Server:
 
 
 @functools.cache
-def _server() -> _Server:
-    return _Server()
+def _server(imports: Sequence[str]) -> _Server:
+    return _Server(imports)
 
 
 # --- in the process that forks ----------------------------------------------------------------------------------------
@@ -150,12 +164,26 @@ def serve(requests: socket.socket) -> dict[str, Any]:
             requests.send(json.dumps(pid).encode())
             for stream in streams:
                 os.close(stream)
+        elif "imports" in said:
+            requests.close()
+            requests, running = socket.socket(fileno=streams[0]), set[int]()
+            own, sys.path[:] = sys.path[:], said["path"]
+            for name in said["imports"]:
+                importlib.import_module(name)
+            sys.path[:] = own
+            _is_ready()
         else:
             requests.close()
             for number, stream in enumerate(streams, 1):
                 os.dup2(stream, number)
                 os.close(stream)
             return said
+
+
+def _is_ready() -> None:
+    """Forks have one thread, and copy what Python collects no more."""
+    assert threading.active_count() == 1
+    gc.freeze()
 
 
 def become(said: dict[str, Any]) -> None:
@@ -182,10 +210,29 @@ def become(said: dict[str, Any]) -> None:
         runpy.run_path(kind, run_name="__main__")
 
 
+def run_and_end(said: dict[str, Any]) -> None:
+    """Run what was asked for, and end as a process does that has not to give its memory back piece by piece."""
+    is_whole, status = "openmps" not in sys.modules, 0
+    try:
+        become(said)
+    except SystemExit as end:
+        if is_whole or not isinstance(end.code, int | None):
+            raise
+        status = end.code or 0
+    if is_whole:
+        return
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    with suppress(OSError):  # which Python's own end tells
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
     import numpy  # noqa: F401
     import torch  # noqa: F401
 
-    assert threading.active_count() == 1
-    gc.freeze()
-    become(serve(socket.socket(fileno=int(sys.argv[1]))))
+    _is_ready()
+    run_and_end(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -31,12 +31,15 @@ def queue(mtl: MTLDevice) -> MTLCommandQueue:
 
 
 @pytest.fixture
-def run_script() -> Callable[[str], str]:
-    """Runs a script in a process of its own and returns what it printed; it must exit with 0."""
+def run_script() -> Callable[..., str]:
+    """Runs a script in a process of its own and returns what it printed; it must exit with 0.
 
-    def run(script: str) -> str:
+    With ``has_openmps=False`` the script imports openmps itself, and ends as any process does.
+    """
+
+    def run(script: str, *, has_openmps: bool = True) -> str:
         environment = {**os.environ, "PYTHONPATH": str(Path(openmps.__file__).parents[1])}
-        done = forked.run("-c", textwrap.dedent(script), env=environment, timeout=PATIENCE)
+        done = forked.run("-c", textwrap.dedent(script), env=environment, timeout=PATIENCE, has_openmps=has_openmps)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -104,7 +104,11 @@ def test_planted_faults_are_seen(record: Any, tmp_path: Path, monkeypatch: pytes
 
     def run(words: list[str], timeout: float, check: bool) -> subprocess.CompletedProcess[Any]:
         is_new = words[-1] == "abort"
-        return start(words, timeout=timeout, check=check) if is_new else forked.run(*words[1:], timeout=timeout)
+        return (
+            start(words, timeout=timeout, check=check)
+            if is_new
+            else forked.run(*words[1:], timeout=timeout, has_openmps=True)
+        )
 
     monkeypatch.setattr(record, "START", [sys.executable, "-m", "openmps.pyobjc", str(SCRIPT)])
     monkeypatch.setattr(record.subprocess, "run", run)
