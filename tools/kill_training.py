@@ -1,7 +1,7 @@
 """Kills training runs with SIGKILL at random moments, resumes them, and compares with a run that was never stopped.
 
-usage: kill_training.py [--kills N] [--seed N] [--every STEPS] [--epochs N] [--processes N [--shard-optimizer]]
-           [--json FILE]
+usage: kill_training.py [--kills N] [--seed N] [--every STEPS] [--epochs N] [--network NAME]
+           [--processes N [--shard-optimizer]] [--json FILE]
 
 A slice of scikit-learn's digits is trained by `openmps train` on the CPU, in forks of a process that has imported it,
 with a checkpoint every STEPS steps (default 1, so that writing is going on all the while). Half of the kills hit a run
@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -39,7 +40,7 @@ import numpy as np
 
 from openmps.cli import main as openmps
 from openmps.formats import atomic
-from openmps.training import Checkpoint, RunFolder, load_digits_dataset
+from openmps.training import Checkpoint, RunFolder, load_digits_dataset, session
 
 TRAINING, TEST, BATCH = 240, 60, 20
 CLOCK = ("seconds", "images_per_second")
@@ -53,9 +54,11 @@ def train(*arguments: str) -> None:
     """The command, in a process of its own.
 
     A kill leaves what is written whether it has reached the disk or not, so nobody waits for the disk, but for a
-    moment, which a kill may hit.
+    moment, which a kill may hit. Pictures are written and not drawn, which takes longer than training here.
     """
     atomic._sync = lambda path, flags: time.sleep(0.002)
+    for name in ("draw_curve", "draw_misclassified"):
+        setattr(session, name, lambda path, *_, **__: atomic.write_atomic(path, b"picture"))
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the process ends with it
     sys.exit(openmps(["train", "--quiet", *arguments]))
 
@@ -161,8 +164,9 @@ class Trials:
     """Runs on one slice of data, compared with one that was never stopped."""
 
     def __init__(
-        self, folder: Path, *, seed: int, every: int, epochs: int, processes: int = 1, shards: bool = False
+        self, folder: Path, how: Sequence[object], *, seed: int, epochs: int, processes: int = 1, shards: bool = False
     ) -> None:
+        """``how`` are further options of the command."""
         self.processes = processes
         self.command = [*COMMAND, *(["--shard-optimizer"] if shards else [])]
         self.longest = 0.0
@@ -171,7 +175,7 @@ class Trials:
         (folder / "data").mkdir()
         write_data(folder / "data")
         self.arguments = ["--data", str(folder / "data"), "--device", "cpu", "--batch-size", str(BATCH)]
-        self.arguments += ["--epochs", str(epochs), "--checkpoint-every", str(every)]
+        self.arguments += ["--epochs", str(epochs), *map(str, how)]
         self.steps = epochs * (TRAINING // BATCH)
         self.report = Report()
         self.runs = 0
@@ -332,15 +336,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--network", default="sample")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--shard-optimizer", action="store_true", help="of several processes: share its state")
     parser.add_argument("--json", type=Path, help="write all kills and faults to this file")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one number for all, whatever else the machine does
-    PROCESSES.set_forkserver_preload(["openmps.cli.training", "openmps.training.pictures", "matplotlib.figure"])
+    PROCESSES.set_forkserver_preload(["openmps.cli.training", "openmps.training.loop"])
     with tempfile.TemporaryDirectory() as folder:
-        counts = {"every": options.every, "epochs": options.epochs, "processes": options.processes}
-        trials = Trials(Path(folder), seed=options.seed, shards=options.shard_optimizer, **counts)
+        counts = {"seed": options.seed, "epochs": options.epochs, "processes": options.processes}
+        how = ["--checkpoint-every", options.every, "--network", options.network]
+        trials = Trials(Path(folder), how, shards=options.shard_optimizer, **counts)
         report = trials.report
         while len(report.kills) < options.kills:
             if sum(kill.pattern == "once" for kill in report.kills) <= len(report.kills) / 2:

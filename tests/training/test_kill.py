@@ -12,7 +12,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "kill_training.py"
 
 def test_three_kills():
     pytest.importorskip("sklearn")
-    done = forked.run(TOOL, "--kills", 3, "--seed", 3, "--epochs", 3, timeout=280)
+    done = forked.run(TOOL, "--kills", 3, "--seed", 3, "--epochs", 2, "--network", "lenet", timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[-2].startswith("3 kills, ")
