@@ -17,16 +17,19 @@ from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel
 from openmps.core.operand import Operand
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
-from openmps.kernels.recurrent.layer import PARTS, Form, Layer, read_layer, stacked, unstacked
+from openmps.kernels.recurrent.layer import INPUTS, MEMORIES, PARTS, STATES, Form, Layer, read_layer, stacked, unstacked
 from openmps.kernels.recurrent.states import Held, RecurrentState, check_list
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.matrix.recurrent import FirstColumns, JoinColumns, Member, Recurrence, Total
+from openmps.ops.matrix.recurrent_library import PackedRecurrence, PackLstm, packs_for_library
 from openmps.ops.op import Value
-from openmps.runtime.binding import HeldTensor
+from openmps.runtime.binding import Binding, HeldTensor
+from openmps.runtime.derived import Derived
 from openmps.selectors import takes
 from openmps.types import MPSRNNBidirectionalCombineMode as Combine
 
 SEQUENCE = "source_sequence"
+_PACKED = "packed"
 
 
 class _Asked(NamedTuple):
@@ -39,6 +42,8 @@ class _Asked(NamedTuple):
     states: int = 0
     """How many come out."""
     is_bidirectional: bool = False
+    packed: tuple[int, ...] = ()
+    """The layers that take their weights as a library wants them."""
 
 
 class RecurrentStack(OperandKernel, Generic[Held]):
@@ -79,6 +84,7 @@ class RecurrentStack(OperandKernel, Generic[Held]):
         self._forms = tuple([each.form for each in layers])
         with memory_for(self.name, "rnn_descriptor"):
             self._weights = [_held(layer, device) for layer in layers]
+        self._packed = _packed(self._weights)
         for is_backward in (False, True):
             self._check_stack(self._stack(is_backward=is_backward))
 
@@ -131,7 +137,8 @@ class RecurrentStack(OperandKernel, Generic[Held]):
             state.check_usable(self.name, "recurrent_input_state", command_buffer)
         before = [] if state is None else state.parts_of_layers()
         behind = [each for one in made for each in one.parts_of_layers()]
-        asked = _Asked(rows, (self._result_list,), state is not None, len(made))
+        packed = self._packed_over(rows) if len(made) < 2 else ()
+        asked = _Asked(rows, (self._result_list,), state is not None, len(made), packed=packed)
         read = [
             *self._operands(self._source_list, sources),
             *((f"recurrent_input_state {index}", each) for index, each in enumerate(before)),
@@ -224,8 +231,13 @@ class RecurrentStack(OperandKernel, Generic[Held]):
                 for part in range(2 if form.cell.has_memory else 1):
                     before[part] = at.numbers(f"recurrent_input_state {place}", *self._whole)
                     place += 1
-            recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
-            value, hidden, memory, *_ = recurrence(value, *before, *self._weights_of(at, index))
+            if index in asked.packed:
+                recurrence = PackedRecurrence(len(rows), form.outputs)
+                weights = [at.buffer(f"{index} {_PACKED}"), self._weights_of(at, index)[2]]
+            else:
+                recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
+                weights = self._weights_of(at, index)
+            value, hidden, memory, *_ = recurrence(value, *before, *weights)
             behind += [hidden, memory] if form.cell.has_memory else [hidden]
         self._store_steps(at, self._result_list, rows, value)
         for state in range(asked.states):
@@ -253,14 +265,28 @@ class RecurrentStack(OperandKernel, Generic[Held]):
         is_there = {part: form.has(part) for part in PARTS} | {"inputs": not form.is_unit}
         return [at.buffer(f"{index} {part}") if is_there[part] else None for part in PARTS]
 
-    def _memory(self, name: str, given: OperandPlan) -> HeldTensor:
+    def _packed_over(self, rows: Sequence[int]) -> tuple[int, ...]:
+        """The layers that are `PackedRecurrence` over steps of so many rows."""
+        if self._of_images:
+            return ()
+        place = self._device.torch_device
+        return tuple(
+            [
+                index
+                for index, form in enumerate(self._forms)
+                if index in self._packed and packs_for_library(form.cell, place, rows)
+            ]
+        )
+
+    def _memory(self, name: str, given: OperandPlan) -> Binding:
         index, part = name.split()
-        return self._weights[int(index)][part]
+        return self._packed[int(index)] if part == _PACKED else self._weights[int(index)][part]
 
     def _unshare(self) -> None:
         place = self._device.torch_device
         moved = [{part: _moved(each, place) for part, each in layer.items()} for layer in self._weights]
         store(self, "_weights", moved)
+        store(self, "_packed", _packed(moved))
 
 
 def layers_of(kernel: RecurrentStack[Any]) -> list[Layer]:
@@ -282,6 +308,16 @@ def _held(layer: Layer, device: MTLDevice) -> dict[str, HeldTensor]:
         array = stacked(layer, part)
         if array is not None:
             found[part] = HeldTensor(torch.from_numpy(array).to(device.torch_device))
+    return found
+
+
+def _packed(weights: Sequence[dict[str, HeldTensor]]) -> dict[int, Derived]:
+    """By layer, its weights of inputs and states as a library wants them, made when they are read first; of those that
+    have both and no others."""
+    found: dict[int, Derived] = {}
+    for index, each in enumerate(weights):
+        if INPUTS in each and STATES in each and MEMORIES not in each:
+            found[index] = Derived(PackLstm(), [each[INPUTS], each[STATES]])
     return found
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openmps.ops import triton
 from openmps.ops.op import Kind, Op
 
 SINGULAR, NOT_POSITIVE_DEFINITE = -2, -3
@@ -20,12 +21,14 @@ SINGULAR, NOT_POSITIVE_DEFINITE = -2, -3
 
 def _first(statuses: Tensor) -> Tensor:
     """The first status that is not 0, ``[1, 1]``; 0 if all are."""
+    if len(statuses) == 1:
+        return statuses.to(torch.int32).unsqueeze(0)
     place = (statuses != 0).to(torch.int32).argmax(0, keepdim=True)
     return statuses.gather(0, place).to(torch.int32).unsqueeze(0)
 
 
-_STRIP = 64
-"""Columns that are copied at a time."""
+_STRIP, _FEW_THREADS = 64, 2
+"""Columns that are copied at a time, by one thread, where there are no more threads."""
 
 
 def _transposed(x: Tensor) -> Tensor:
@@ -34,7 +37,7 @@ def _transposed(x: Tensor) -> Tensor:
     Some columns at a time take half the time of all of them on the CPU, whose cache holds no more; but one thread.
     """
     result = x.new_empty(*x.shape[:-2], x.shape[-1], x.shape[-2])
-    if x.is_cuda or x.shape[-1] < 8 * _STRIP or torch.get_num_threads() > 2:
+    if x.is_cuda or x.shape[-1] < 8 * _STRIP or torch.get_num_threads() > _FEW_THREADS:
         return result.copy_(x.mT)
     for mine, theirs in zip(result.flatten(0, -3), x.mT.flatten(0, -3), strict=True):
         _copy_each(mine.split(_STRIP, 1), theirs.split(_STRIP, 1))
@@ -70,7 +73,11 @@ def cholesky(x: Tensor, before: Tensor, *, lower: bool) -> tuple[Tensor, Tensor]
     # LAPACK has columns where rows lie here: it takes the transpose as it is, and gives that of the other factor.
     factor, info = torch.linalg.cholesky_ex(source.mT if lower else source, upper=lower)
     factor, status = factor.mT if lower else factor, _first((info > 0) * NOT_POSITIVE_DEFINITE)
-    if x.is_cuda or bool((info > 0).any()):
+    if triton.runs_on(x.device):
+        from openmps.ops.triton.matrix.cholesky import finish
+
+        result = finish(factor, source, place, info)
+    elif x.is_cuda or bool((info > 0).any()):
         order = torch.arange(x.shape[-1], device=x.device)
         failed = torch.where(info > 0, info - 1, len(order)).unsqueeze(-1)
         is_given = (order < failed).unsqueeze(1) | _is_pivot(order, failed)
@@ -82,7 +89,10 @@ def cholesky(x: Tensor, before: Tensor, *, lower: bool) -> tuple[Tensor, Tensor]
 
 
 def _with_upper_part(factor: Tensor, place: Tensor) -> Tensor:
-    """``factor`` with what stands above the diagonal in ``place``; some rows at a time, in its memory."""
+    """``factor`` with what stands above the diagonal in ``place``; for few threads some rows at a time, in its memory."""
+    if torch.get_num_threads() > _FEW_THREADS:
+        order = torch.arange(factor.shape[-1])
+        return torch.where(order.unsqueeze(-1) >= order, factor, place)
     for first in range(0, factor.shape[-1], _STRIP):
         last = first + _STRIP
         factor[..., first:last, last:].copy_(place[..., first:last, last:])

@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
-from openmps.ops.triton.matrix.recurrent_steps import MOST_AT_ONCE, NUMBERS, grid_of, held_by, sigmoid, tanh
+from openmps.ops.triton.matrix.recurrent_steps import (
+    MOST_AT_ONCE,
+    NUMBERS,
+    WARPS,
+    grid_of,
+    held_by,
+    sigmoid,
+    squares,
+    tanh,
+)
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -36,20 +45,21 @@ def _slopes(z, h, h0, IS_FLIPPED: tl.constexpr):
     return difference * z * (1.0 - z), through * (1.0 - h * h), 1.0 - through
 
 
+@triton.jit
+def _add_both(a, b, c, d):
+    return a + c, b + d
+
+
 @Launched
 @triton.jit
 def _run(
     gates, first, weights, hidden, steps, rows, size,
-    IS_FLIPPED: tl.constexpr, IS_BACKWARD: tl.constexpr, HELD: tl.constexpr,
+    IS_FLIPPED: tl.constexpr, IS_BACKWARD: tl.constexpr, KEEPS: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
-    """All steps of a row: gates become their results."""
+    """All steps of a row; gates become their results where it ``KEEPS`` them."""
     row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
-    is_at = at < size
-    block = weights + at[None, :] * size + term[:, None]
-    is_block = is_at[None, :] & (term < size)[:, None]
-    to_z = tl.load(block, is_block, 0.0)
-    to_r = tl.load(block + size * size, is_block, 0.0)
-    to_h = tl.load(block + 2 * size * size, is_block, 0.0)
+    is_at, block = at < size, weights + term[:, None] * HELD + at[None, :]
+    to_z, to_r, to_h = tl.load(block), tl.load(block + HELD * HELD), tl.load(block + 2 * HELD * HELD)
     state = tl.load(first + row * size + at, is_at, 0.0)
     # What a step reads is asked for a step ahead.
     place = ((steps - 1 if IS_BACKWARD else 0) * rows + row).to(tl.int64)
@@ -57,23 +67,24 @@ def _run(
     next_z, next_r = tl.load(mine, is_at, 0.0), tl.load(mine + size, is_at, 0.0)
     next_h = tl.load(mine + 2 * size, is_at, 0.0)
     for index in range(steps):
-        step = steps - 1 - index if IS_BACKWARD else index
-        place = (step * rows + row).to(tl.int64)
+        place = ((steps - 1 - index if IS_BACKWARD else index) * rows + row).to(tl.int64)
         mine = gates + place * 3 * size + at
         z, r, h = next_z, next_r, next_h
         is_next = is_at & (index + 1 < steps)
         ahead = mine + (-3 if IS_BACKWARD else 3) * rows * size
         next_z, next_r = tl.load(ahead, is_next, 0.0), tl.load(ahead + size, is_next, 0.0)
         next_h = tl.load(ahead + 2 * size, is_next, 0.0)
-        z = sigmoid(z + tl.sum(to_z * state[:, None], 0))
-        r = sigmoid(r + tl.sum(to_r * state[:, None], 0))
-        reset = tl.where(is_at, r * state, 0.0)
+        column = state[:, None]
+        by_z, by_r = tl.reduce((to_z * column, to_r * column), 0, _add_both)
+        z, r = sigmoid(z + by_z), sigmoid(r + by_r)
+        reset = r * state
         h = tanh(h + tl.sum(to_h * reset[:, None], 0))
-        state = tl.where(is_at, _mixed(z, h, state, IS_FLIPPED), 0.0)
-        tl.store(mine, z, is_at)
-        tl.store(mine + size, r, is_at)
-        tl.store(mine + 2 * size, h, is_at)
+        state = _mixed(z, h, state, IS_FLIPPED)
         tl.store(hidden + place * size + at, state, is_at)
+        if KEEPS:
+            tl.store(mine, z, is_at)
+            tl.store(mine + size, r, is_at)
+            tl.store(mine + 2 * size, h, is_at)
 
 
 @Launched
@@ -84,12 +95,8 @@ def _back(
 ):  # fmt: skip
     """All steps of a row, the last one first."""
     row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
-    is_at = at < size
-    block = weights + term[:, None] * size + at[None, :]
-    is_block = is_at[None, :] & (term < size)[:, None]
-    of_z = tl.load(block, is_block, 0.0)
-    of_r = tl.load(block + size * size, is_block, 0.0)
-    of_h = tl.load(block + 2 * size * size, is_block, 0.0)
+    is_at, block = at < size, weights + term[:, None] * HELD + at[None, :]
+    of_z, of_r, of_h = tl.load(block), tl.load(block + HELD * HELD), tl.load(block + 2 * HELD * HELD)
     state = tl.load(behind + row * size + at, is_at, 0.0)
     # What a step reads is asked for a step ahead.
     place = ((steps - 1) * rows + row).to(tl.int64)
@@ -110,7 +117,6 @@ def _back(
         reset = tl.sum(of_h * ah[:, None], 0)
         ar = reset * h0 * r * (1.0 - r)
         state = own * past + reset * r + tl.sum(of_z * az[:, None] + of_r * ar[:, None], 0)
-        state = tl.where(is_at, state, 0.0)
         into = made + place * 3 * size + at
         tl.store(into, az, is_at)
         tl.store(into + size, ar, is_at)
@@ -142,14 +148,14 @@ def _mix(gates, before, hidden, size, IS_FLIPPED: tl.constexpr, NUMBERS: tl.cons
     tl.store(hidden + row * size + at, h1, is_at)
 
 
-def run(gates: Tensor, first: Tensor, weights: Tensor, *, is_flipped: bool, is_backward: bool) -> Tensor:
-    """h1 of all rows; ``gates`` become their results."""
+def run(gates: Tensor, first: Tensor, weights: Tensor, *, is_flipped: bool, is_backward: bool, keeps: bool) -> Tensor:
+    """h1 of all rows; ``gates`` become their results, in one launch where it ``keeps`` them alone."""
     rows, size = first.shape
     hidden = gates.new_empty(len(gates), size)
     if size <= MOST_AT_ONCE:
         _run[(rows,)](
-            gates, first, weights, hidden, len(gates) // rows, rows, size, is_flipped, is_backward, held_by(size),
-            num_warps=4,
+            gates, first, squares(weights, 3, is_turned=True), hidden, len(gates) // rows, rows, size,
+            is_flipped, is_backward, keeps, held_by(size), num_warps=WARPS,
         )  # fmt: skip
         return hidden
     grid, reset = grid_of(rows, size), torch.empty_like(first)
@@ -197,8 +203,8 @@ def back(
     made, left = torch.empty_like(gates), torch.empty_like(before)
     if size <= MOST_AT_ONCE:
         _back[(rows,)](
-            gradient, gates, before, behind, weights, made, left, len(gates) // rows, rows, size, is_flipped,
-            held_by(size), num_warps=4,
+            gradient, gates, before, behind, squares(weights, 3), made, left, len(gates) // rows, rows, size,
+            is_flipped, held_by(size), num_warps=WARPS,
         )  # fmt: skip
         return made, left
     grid = grid_of(rows, size)
