@@ -31,8 +31,8 @@ class Work:
     """``adam``, or ``sgd`` with momentum 0.9."""
     width: int = 16
     """Filters of Tiny-YOLO's first convolution."""
-    moments: bool = False
-    """Ends of blocks by second moments, in training; peers have no such switch."""
+    moments: bool | None = None
+    """Ends of blocks by second moments, in training, if not as they come; peers have no such switch."""
     images: int = 0
     """Images in the data set; two batches unless said."""
 
