@@ -166,6 +166,18 @@ def test_an_archive_of_convert_can_be_looked_at_and_exported(converted: Path, tm
     assert "of the model's n x 3 x h x 6." in (tmp_path / "app" / "Net.swift").read_text()
 
 
+@pytest.mark.parametrize("option", ["--coreml", "--onnx"])
+def test_axes_that_an_export_leaves_out_are_named(option: str, tmp_path: Path, capsys) -> None:
+    """A graph ends with an image: the Flatten behind it is no node of it."""
+    nodes = [node("Relu", "x", "a"), node("Flatten", "a", "flat"), node("Sigmoid", "x", "image")]
+    path = saved(model(nodes, {"x": (1, 2, 4, 4)}, ("flat", "image")), tmp_path)
+    out = tmp_path / ("net.mlpackage" if option == "--coreml" else "net.onnx")
+    assert run_command(capsys, "convert", path, tmp_path / "net.mps")[0] == 0
+    status, _, err = run_command(capsys, "export", option, tmp_path / "net.mps", out)
+    shape = "the model's 1x32 is left to whoever reads it"
+    assert (status, err) == (0, f"note: the output 'flat' is N, C, H, W there, as the graph's image: {shape}\n")
+
+
 def test_what_is_easily_mistaken(converted: Path, tmp_path: Path, capsys) -> None:
     path = saved(_model(), tmp_path)
     for command in (["run"], ["lint"], ["export", "--swift"]):

@@ -216,9 +216,7 @@ def test_an_update_on_the_device_that_reads_numbers_is_told_what_to_do(rng: np.r
     network = digits(rng, Reading.of)
     graph = training_graph(bench, network, style=GPU, export=False)
     images, targets = network.batch(rng, 2)
-    with pytest.raises(
-        MTLCommandBufferError, match=r"contents cannot read .* update\(\) is called while .*DEVICE_CPU"
-    ):
+    with pytest.raises(MTLCommandBufferError, match=r"contents cannot read .* update\(\) is called while .*DEVICE_CPU"):
         graph.encode_batch(bench.command_buffer(), [bench.batch(images)], [labels(bench, targets)])
 
 

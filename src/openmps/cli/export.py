@@ -164,6 +164,7 @@ def _export_onnx(path: Path, out: Path, sizes: list[str], registry: Registry) ->
     if is_there(out, _WHO):
         raise MPSFileError(_WHO, str(out), "must be new", "something there", "Choose another name.")
     onnx.save(found.graph, out, required_images(found, sizes))
+    _note_axes(found)
     print(f"{out}: {len(found.graph.kernels)} kernels, {out.stat().st_size:,} bytes")
 
 
@@ -220,6 +221,17 @@ def _found(path: Path, out: Path, suffix: str, registry: Registry) -> Found:
     return open_graph(path, registry=registry)
 
 
+def _note_axes(found: Found) -> None:
+    """Name what an array of the model has in other axes than N, C, H, W, which are those of the graph's images."""
+    if found.model is None:
+        return
+    for what, ports in (("input", found.model.inputs), ("output", found.model.outputs)):
+        for port in ports:
+            if port.axes != ((0,), port.channels, port.rows, port.columns):
+                shape = f"the model's {port.text} is left to whoever reads it"
+                note(f"the {what} {port.name!r} is N, C, H, W there, as the graph's image: {shape}")
+
+
 def _note_numbers(found: Found) -> None:
     """Say what the numbers of an array are, where an app could take it for an image."""
     if found.preprocessing is not None:
@@ -227,5 +239,6 @@ def _note_numbers(found: Found) -> None:
 
 
 def _print_folder(out: Path, found: Found, form: str) -> None:
+    _note_axes(found)
     size = sum(each.stat().st_size for each in out.rglob("*") if each.is_file())
     print(f"{out}: {len(found.graph.kernels)} kernels, {form}, {size:,} bytes")
