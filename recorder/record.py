@@ -105,7 +105,23 @@ class RecorderHandle(NSObject):
         return f"source {self.place}"
 
 
-class RecorderWeights(NSObject):
+class RecorderSource(NSObject):
+    """What data sources have in common."""
+
+    def load(self):
+        return True
+
+    def purge(self):
+        pass
+
+    def label(self):
+        return None
+
+    def copyWithZone_device_(self, zone, device):
+        return self
+
+
+class RecorderWeights(RecorderSource):
     """The data source of a convolution."""
 
     def dataType(self):
@@ -120,24 +136,12 @@ class RecorderWeights(NSObject):
     def biasTerms(self):
         return objc.NULL if self.biases is None else self.biases
 
-    def load(self):
-        return True
-
-    def purge(self):
-        pass
-
-    def label(self):
-        return None
-
-    def copyWithZone_device_(self, zone, device):
-        return self
-
     def updateWithGradientState_sourceState_(self, gradient, source):
         self.shown = gradient
         return True
 
 
-class RecorderRows(NSObject):
+class RecorderRows(RecorderSource):
     """The data source of a batch, instance or group normalization."""
 
     def numberOfFeatureChannels(self):
@@ -163,18 +167,6 @@ class RecorderRows(NSObject):
 
     def epsilon(self):
         return self.small
-
-    def load(self):
-        return True
-
-    def purge(self):
-        pass
-
-    def label(self):
-        return None
-
-    def copyWithZone_device_(self, zone, device):
-        return self
 
 
 def keywords(name):

@@ -249,7 +249,7 @@ def test_files_that_are_no_recordings(tmp_path: Path, text: str, words: str) -> 
     with pytest.raises(mps.MPSFileError, match="conformance: .*recording.json") as found:
         load_recording(path)
     assert words in str(found.value)
-    with pytest.raises(mps.MPSFileError, match="cannot be read"):
+    with pytest.raises(mps.MPSFileError, match="must be a file, got nothing there"):
         load_recording(tmp_path / "none.json")
 
 

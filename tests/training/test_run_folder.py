@@ -126,6 +126,9 @@ def test_opening_what_is_no_folder(tmp_path, run):
         RunFolder.open(tmp_path / "none")
     with pytest.raises(MPSFileError, match="must be a folder, got a file"):
         RunFolder.open(run.path / "run.json")
+    (tmp_path / "other" / "run.json").mkdir(parents=True)
+    with pytest.raises(MPSFileError, match=r"run\.json must be a file, got a folder or device$"):
+        RunFolder.open(tmp_path / "other")
 
 
 # --- metrics -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from openmps.conformance.arrays import number_of
 from openmps.conformance.cases import FORMAT, CaseList
 from openmps.errors import MPSFileError
-from openmps.formats.json_text import parsed
+from openmps.formats.json_text import read_json
 
 FOLDER = Path(__file__).parent / "goldens"
 RECORDING = "recording.json"
@@ -69,14 +69,8 @@ def load_recording(path: Path) -> Golden:
     Raises:
         MPSFileError: It cannot be read, or is no recording.
     """
-    try:
-        size = path.stat().st_size
-        document: Any = parsed(path.read_text(encoding="utf-8")) if size <= _MOST_BYTES else {}
-    except OSError as error:
-        raise MPSFileError(_WHO, str(path), "cannot be read", error.strerror or str(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise MPSFileError(_WHO, str(path), "must be JSON", str(error)[:200]) from error
-    wrong = "too large" if size > _MOST_BYTES else next(_wrong(document), None)
+    document: Any = read_json(path, _WHO, _MOST_BYTES)
+    wrong = next(_wrong(document), None)
     if wrong is not None:
         remedy = "recorder/record.swift writes them"
         raise MPSFileError(_WHO, str(path), "must be a recording of answers to the list of cases", wrong, remedy)

@@ -32,7 +32,7 @@ from openmps.formats.captures import (
     stored_bytes,
 )
 from openmps.formats.folders import whole_folder
-from openmps.formats.paths import is_file, is_folder, path_of
+from openmps.formats.paths import path_of
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.node import checked_format
 from openmps.graph.run.trace import filter_names, source_names
@@ -215,11 +215,6 @@ def _run(who: str, golden: Golden, graph: object) -> dict[str, NDArray[Any]]:
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
-
-
-def is_golden(path: Path) -> bool:
-    """Whether there is a folder with the index of a golden."""
-    return is_folder(path, _WHO) and is_file(path / INDEX, _WHO)
 
 
 def save_golden(golden: Golden, folder: str | os.PathLike[str]) -> Path:

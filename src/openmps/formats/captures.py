@@ -18,8 +18,8 @@ from openmps.core.kinds import listed
 from openmps.errors import MPSArgumentError, MPSFileError, shown
 from openmps.formats.atomic import write_atomic
 from openmps.formats.folders import whole_folder
-from openmps.formats.json_text import parsed
-from openmps.formats.paths import is_file, is_folder, path_of, read_file, reading, require_folder
+from openmps.formats.json_text import read_json
+from openmps.formats.paths import is_file, is_folder, path_of, read_file, require_folder
 from openmps.selectors import name_arguments
 from openmps.types import NUMPY_DTYPES, MPSImageFeatureChannelFormat
 
@@ -142,13 +142,7 @@ def load_index(
 ) -> Mapping[str, Any]:
     """The JSON object of an index of so many bytes at most, of the format and version that it must say."""
     require_folder(file.parent, who)
-    try:
-        with reading(file, who):
-            found: object = parsed(read_file(file, who, longest).decode())
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, MPSFileError):
-            raise
-        raise MPSFileError(who, str(file), "must be JSON", error) from error
+    found = read_json(file, who, longest)
     index = cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
     if index.get("format") != form or index.get("version") != version:
         got = repr((index.get("format"), index.get("version")))[:60]

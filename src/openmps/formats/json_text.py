@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from typing import Any
+
+from openmps.errors import MPSFileError
+from openmps.formats.paths import read_file, reading
 
 _MOST_VALUES = 1 << 20
 """Lists, mappings and commas: of two characters each, an empty list takes sixty bytes."""
@@ -16,6 +20,16 @@ def parsed(text: str) -> object:
     if count > _MOST_VALUES:
         raise ValueError(f"it holds more than {_MOST_VALUES:,} values")
     return json.loads(text, object_pairs_hook=_once)
+
+
+def read_json(path: str | os.PathLike[str], who: str, most: int) -> object:
+    """The value in a file of so many bytes at most; ``MPSFileError`` where there is none."""
+    data = read_file(path, who, most)
+    try:
+        with reading(path, who):
+            return parsed(data.decode())  # of bytes, it would guess the encoding
+    except (ValueError, RecursionError) as error:
+        raise MPSFileError(who, os.fspath(path), "must be JSON", error) from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

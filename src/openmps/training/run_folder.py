@@ -24,9 +24,9 @@ from openmps.core.kinds import mapped
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
 from openmps.formats.atomic import remove_leftovers, require_writable, write_atomic
-from openmps.formats.json_text import parsed
+from openmps.formats.json_text import read_json
 from openmps.formats.locks import folder_lock
-from openmps.formats.paths import is_there, path_of, read_file, reading, require_folder, visible_entries
+from openmps.formats.paths import is_there, path_of, require_folder, visible_entries
 from openmps.formats.weights import dat_file_names, load_safetensors, save_dat_files, save_safetensors
 from openmps.selectors import name_arguments
 from openmps.training.checkpoint import CheckpointFolder
@@ -269,11 +269,7 @@ def _make_folder(parent: Path, name: str | None, who: str) -> Path:
 
 
 def _read_description(file: Path, who: str) -> dict[str, object]:
-    try:
-        with reading(file, who):
-            found = parsed(read_file(file, who, _LONGEST_DESCRIPTION).decode())  # of bytes, it would guess the encoding
-    except (ValueError, RecursionError) as error:
-        raise MPSFileError(who, str(file), "must be JSON", error) from error
+    found = read_json(file, who, _LONGEST_DESCRIPTION)
     description = cast("dict[str, object]", found) if isinstance(found, dict) else {}
     if description.get("format") != FORMAT:
         raise MPSFileError(who, str(file), f"must have the format {FORMAT!r}", repr(description.get("format"))[:60])
