@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import pkgutil
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 
@@ -34,6 +37,8 @@ OF_ONE_LINE = {
 NOTEBOOK = """
 import numpy as np
 import openmps as mps
+from openmps.debug import limits, profiling
+profiling.machine_limits = lambda device: limits.MachineLimits("a machine", {"float32": 1e9}, 1e9)
 device = mps.mtl_device("cpu")
 node = mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode(None))
 node.label = "a<b>"
@@ -55,6 +60,19 @@ mps.debug.profile(device, lambda command_buffer: graph.encode_batch(command_buff
 """
 SHOWN = ("MPSCNNNeuronReLUNode", "total", "errors", "source 0", "values agree", "of the limit")
 """What each cell after the first shows."""
+SHELL = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+
+shell, shown = InteractiveShell.instance(), []
+for cell in sys.argv[1:]:
+    ran = shell.run_cell(cell)
+    ran.raise_error()
+    shown.append(shell.display_formatter.format(ran.result)[0].get("text/html"))
+print()
+print(json.dumps(shown))
+"""
+"""The shell that runs a notebook's cells, and what it hands over of each result to be shown."""
 
 
 def _printing() -> list[type]:
@@ -76,15 +94,15 @@ def test_what_prints_as_lines_is_shown_as_lines(kind: Any) -> None:
 
 
 def test_a_notebook_shows_tables(tmp_path: Path) -> None:
-    nbclient = pytest.importorskip("nbclient", reason="notebooks are run with it")
-    pytest.importorskip("ipykernel", reason="notebooks are run with it")
-    nbformat = pytest.importorskip("nbformat", reason="notebooks are run with it")
-    cells = [nbformat.v4.new_code_cell(text.strip()) for text in NOTEBOOK.split("---")]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    for cell, wanted in zip(notebook.cells[1:], SHOWN, strict=True):
-        (html,) = [each["data"]["text/html"] for each in cell.outputs if "text/html" in each.get("data", {})]
-        assert wanted in html, cell.source
+    pytest.importorskip("IPython", reason="notebooks are run by it")
+    cells = [text.strip() for text in NOTEBOOK.split("---")]
+    environment = {**os.environ, "IPYTHONDIR": str(tmp_path)}
+    done = forked.run("-c", SHELL, *cells, cwd=tmp_path, env=environment, has_openmps=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, *shown = json.loads(done.stdout.splitlines()[-1])
+    assert first is None
+    for cell, html, wanted in zip(cells[1:], shown, SHOWN, strict=True):
+        assert wanted in html, cell
         assert "<b>" not in html
 
 
