@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+
+from openmps.runtime.devices import mtl_device
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "ci.md").read_text()
@@ -27,36 +29,6 @@ CHANGES = {
     "other weights": ('np.fromfile(WEIGHTS / "conv1_weights.dat", np.float32)', "np.ones(288, np.float32)", "1 failed"),
 }
 """What is changed in the page's application, and what its tests then say."""
-KEEP = """
-import numpy as np
-import openmps as mps
-from test_graph import run
-device, pixels = mps.mtl_device("cpu"), np.load("pixels.npy")
-np.savez("tests/reference.npz", pixels=pixels, result=run(device, pixels).numpy())
-"""
-FORKS = """
-import os, sys
-import numpy, openmps, openmps.debug, pytest
-openmps.MPSNNGraph  # with all that it needs
-keep, first, *others = sys.argv[1:]
-
-def forked(folder, call):
-    sys.stdout.flush()
-    if (child := os.fork()) == 0:
-        os.chdir(folder)
-        sys.path[:0] = [folder, os.path.join(folder, "tests")]
-        sys.exit(call())
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-for folder in (first, *others):
-    if folder == first and forked(first, lambda: exec(keep, {})):
-        sys.exit("nothing was kept")
-    if folder != first:
-        os.link(os.path.join(first, "tests/reference.npz"), os.path.join(folder, "tests/reference.npz"))
-    print("##", folder)
-    forked(folder, lambda: pytest.main(["-q", "-p", "no:cacheprovider", "-p", "openmps.pytest_plugin", "tests"]))
-"""
-"""Python in each folder, of which one process has imported what all need."""
 
 
 def project(folder: Path, before: str | None, after: str) -> Path:
@@ -74,17 +46,38 @@ def project(folder: Path, before: str | None, after: str) -> Path:
     return folder
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_its_tests_hold_its_graph_and_notice_another(tmp_path: Path) -> None:
-    folders = [str(project(tmp_path / name, *change[:2])) for name, change in CHANGES.items()]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "2"}
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # whether this openmps is installed or another one
-    command = [sys.executable, "-c", FORKS, KEEP, *folders]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    told = dict(part.split("\n", 1) for part in done.stdout.split("## ")[1:])
-    for folder, (_, _, outcome) in zip(folders, CHANGES.values(), strict=True):
-        assert outcome in told[folder], f"{folder}: {told[folder]}"
+@pytest.fixture
+def in_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """Makes this process one that was started in a folder as ``python -m pytest tests`` is."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # whether this openmps is installed or another one
+    path = [*sys.path]
+
+    def leave() -> None:
+        for name in ("app", "test_graph"):
+            sys.modules.pop(name, None)
+
+    def enter(folder: Path) -> None:
+        leave()
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [str(folder), *path])
+
+    yield enter
+    leave()
+
+
+def test_its_tests_hold_its_graph_and_notice_another(
+    tmp_path: Path, in_folder: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, (before, after, outcome) in CHANGES.items():
+        folder = project(tmp_path / name, before, after)
+        in_folder(folder)
+        if before is None:
+            run, device, pixels = runpy.run_path("tests/test_graph.py")["run"], mtl_device("cpu"), np.load("pixels.npy")
+            kept = run(device, pixels).numpy()
+        np.savez("tests/reference.npz", pixels=pixels, result=kept)
+        pytest.main(["-q", "-p", "no:cacheprovider", "-p", "openmps.pytest_plugin", "tests"])
+        told = capfd.readouterr().out
+        assert outcome in told, f"{folder}: {told}"
 
 
 def test_its_workflow() -> None:
