@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import runpy
@@ -11,8 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -61,11 +64,19 @@ def kept_store() -> dist.TCPStore:
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
+@functools.cache
+def _preload() -> None:
+    """Start the process that forks. Before Python 3.13 it has no other path than the environment's."""
+    FORKS.set_forkserver_preload(PRELOADED)
+    with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
+        ensure_running()
+
+
 def start(
     count: int, command: Sequence[str], *, store: dist.TCPStore | None = None, restarts: int = 0
 ) -> list[Started]:
     """The processes of a group; those of one start after another may meet at one ``store``."""
-    FORKS.set_forkserver_preload(PRELOADED)
+    _preload()
     port, folder = str(free_port() if store is None else store.port), Path(tempfile.mkdtemp())
     started: list[Started] = []
     for rank in range(count):
