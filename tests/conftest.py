@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,17 @@ def only_new_garbage() -> None:
     """For tests that collect garbage again and again: of what they make themselves, not of all that lives before."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """``once(function, *arguments)``: what a function of a folder and arguments gives, called once for all tests."""
+
+    @functools.cache
+    def call(function: Callable[..., Any], *arguments: object) -> Any:
+        return function(tmp_path_factory.mktemp("once"), *arguments)
+
+    return call
 
 
 @pytest.fixture

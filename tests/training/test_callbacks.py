@@ -54,6 +54,11 @@ def _train(parent, name="run", callbacks=(), **changes):
     return run, train(DATA, run, _options(**changes), CPU, callbacks=callbacks)
 
 
+def _plain(folder):
+    """A run without callbacks."""
+    return _train(folder)[0]
+
+
 def _outcome(run):
     lines = [{key: value for key, value in line.items() if key not in WALL_CLOCK} for line in run.read_metrics()]
     return run.weights_path.read_bytes(), [line for line in lines if "event" not in line]
@@ -94,7 +99,7 @@ def test_they_are_called_in_order_and_shown_what_was_tested(tmp_path):
     assert _outcome(run) == _outcome(_train(tmp_path, "plain", keep="best", average=0.5)[0])
 
 
-def test_nothing_that_they_are_shown_can_be_written(tmp_path):
+def test_nothing_that_they_are_shown_can_be_written(tmp_path, once):
     class Vandal(TrainingCallback):
         """Tries."""
 
@@ -115,18 +120,18 @@ def test_nothing_that_they_are_shown_can_be_written(tmp_path):
     vandal = Vandal()
     run, _ = _train(tmp_path, callbacks=[vandal])
     assert vandal.was_called
-    assert _outcome(run) == _outcome(_train(tmp_path, "plain")[0])
+    assert _outcome(run) == _outcome(once(_plain))
 
 
 @pytest.mark.parametrize(("what", "count", "ends"), [("step", 6, (6, 9)), ("epoch", 1, (4, 4)), ("epoch", 3, (12, 12))])
-def test_an_answer_of_true_ends_training_and_it_can_go_on(tmp_path, what, count, ends):
+def test_an_answer_of_true_ends_training_and_it_can_go_on(tmp_path, once, what, count, ends):
     recorder = Recorder(lambda said, number: said == what and number == count)
     run, result = _train(tmp_path, callbacks=[recorder])
     assert ends[0] <= result.iterations <= ends[1]
     assert result.interrupted == (ends[1] < 12)
     assert run.checkpoints.steps()[-1] == result.iterations
     assert resume(DATA, RunFolder.open(run.path), CPU).iterations == 12
-    assert _outcome(run) == _outcome(_train(tmp_path, "plain")[0])
+    assert _outcome(run) == _outcome(once(_plain))
 
 
 class OwnError(Exception):
@@ -134,7 +139,7 @@ class OwnError(Exception):
 
 
 @pytest.mark.parametrize(("what", "count"), [("step", 1), ("step", 6), ("step", 12), ("epoch", 2), ("epoch", 3)])
-def test_an_exception_leaves_a_run_that_goes_on(tmp_path, what, count):
+def test_an_exception_leaves_a_run_that_goes_on(tmp_path, once, what, count):
     """Behind it nothing is called; weights and a checkpoint are those of one step."""
 
     def act(said, number):
@@ -158,7 +163,7 @@ def test_an_exception_leaves_a_run_that_goes_on(tmp_path, what, count):
         label, _, part = name.partition(".")
         np.testing.assert_array_equal(array, run.checkpoints.load(last).parts[label][part])
     assert resume(DATA, RunFolder.open(run.path), CPU, callbacks=[behind]).iterations == 12
-    assert _outcome(run) == _outcome(_train(tmp_path, "plain")[0])
+    assert _outcome(run) == _outcome(once(_plain))
 
 
 def test_other_callbacks_and_answers_are_refused(tmp_path):

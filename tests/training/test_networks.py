@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from dataclasses import replace
@@ -60,6 +61,11 @@ def _train(parent, name, network, data=DATA, **changes):
     return run, train(data, run, options, CPU)
 
 
+def _trained(folder, network, optimizer):
+    """A run that several tests read, and what came of it."""
+    return _train(folder, "whole", network, checkpoints_kept=9, optimizer=optimizer)
+
+
 def _metrics(run):
     return [{**line, "seconds": 0, "images_per_second": 0} for line in run.read_metrics()]
 
@@ -68,8 +74,8 @@ def _metrics(run):
     ("network", "optimizer"),
     [("tiny", "rmsprop"), ("tiny", "sgd"), *((name, "adam") for name in architectures.NETWORKS)],
 )
-def test_two_steps_and_on_to_the_same_bytes(tmp_path, network, optimizer):
-    whole, result = _train(tmp_path, "whole", network, checkpoints_kept=9, optimizer=optimizer)
+def test_two_steps_and_on_to_the_same_bytes(tmp_path, once, network, optimizer):
+    whole, result = once(_trained, network, optimizer)
     assert whole.checkpoints.steps() == [0, 2, 4]
     assert result.evaluation.confusion.total == 12
     shutil.copytree(whole.path, tmp_path / "run")
@@ -87,8 +93,8 @@ def test_two_steps_and_on_to_the_same_bytes(tmp_path, network, optimizer):
 
 
 @pytest.mark.parametrize("network", ["tiny", "mobilenet", "resnet18", "inception"])
-def test_every_array_of_a_network_is_trained(tmp_path, network):
-    run, _ = _train(tmp_path, "run", network)
+def test_every_array_of_a_network_is_trained(once, network):
+    run, _ = once(_trained, network, "adam")
     shape = NetworkShape.of(DATA.training.images, 2, network)
     before = Network.create(shape, seed=0, optimizer=optimizer_factory("adam", 1e-3)).arrays()
     after = run.load_weights(shape.arrays())
@@ -122,16 +128,19 @@ def test_half_precision_is_near_single_precision(tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
+@functools.cache
+def _some_digits():
+    found = load_dataset(MNIST)
+    return DataSplit(*(
+        Dataset(each.images[:count], each.labels[:count], each.class_names, each.name)
+        for each, count in ((found.training, 240), (found.test, 80))
+    ))  # fmt: skip
+
+
 @pytest.mark.skipif(not (MNIST / "train-images-idx3-ubyte.gz").is_file(), reason=f"the MNIST files are not in {MNIST}")
 @pytest.mark.parametrize("network", ["tiny", "lenet", "mobilenet", "resnet18", "inception"])
 def test_on_real_digits(tmp_path, network):
-    found = load_dataset(MNIST)
-    first, test = (
-        Dataset(each.images[:count], each.labels[:count], each.class_names, each.name)
-        for each, count in ((found.training, 240), (found.test, 80))
-    )
-    data = DataSplit(first, test)
-    run, result = _train(tmp_path, "run", network, data, batch_size=40, epochs=2, checkpoint_every=6)
+    run, result = _train(tmp_path, "run", network, _some_digits(), batch_size=40, epochs=2, checkpoint_every=6)
     lines = run.read_metrics()
     assert result.iterations == 12
     first, last = (line["epoch_loss"] for line in lines if "epoch_loss" in line)
@@ -153,8 +162,9 @@ def test_a_run_without_a_name_is_of_the_sample_network(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["alexnet", 3, None, ["tiny"]])
-def test_a_run_of_an_unknown_network_is_named(tmp_path, name):
-    run, _ = _train(tmp_path, "run", "tiny")
+def test_a_run_of_an_unknown_network_is_named(tmp_path, once, name):
+    shutil.copytree(once(_trained, "tiny", "adam")[0].path, tmp_path / "run")
+    run = RunFolder.open(tmp_path / "run")
     run.amend({"network": {**run.config["network"], "name": name}})
     with pytest.raises(
         MPSFileError, match="network must be one of sample, tiny, lenet, mobilenet, resnet18, resnet50,"

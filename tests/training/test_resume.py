@@ -16,7 +16,7 @@ import pytest
 import every_option
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
 from openmps.runtime.devices import mtl_device
-from openmps.training import run_description, session
+from openmps.training import architectures, run_description, session
 from openmps.training.augmentation import AS_THEY_ARE, ITEMS
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import Dataset, DataSplit
@@ -55,6 +55,21 @@ def _options(**changes):
     return TrainingOptions(**{"epochs": 4, "batch_size": 8, "checkpoint_every": 2, "checkpoints_kept": 99, **changes})
 
 
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch):
+    """The sample's layers, of few channels: checkpoints of as many parts are written and read sooner."""
+    rows = {**architectures.NETWORKS, "sample": architectures.NetworkRow(_narrow_sample, 1)}
+    monkeypatch.setattr("openmps.training.network.NETWORKS", rows)
+
+
+def _narrow_sample(net):
+    x = net.image
+    for label, channels in (("conv1", 4), ("conv2", 8)):
+        x = net.halved(net.relu(net.convolution(x, label, channels, 5, limit=0.2, bias=0.1)))
+    x = net.relu(net.fully_connected(x, "fc1", 16, limit=0.2, bias=0.1))
+    return net.fully_connected(net.dropout(x, 0.5), "fc2", net.classes, limit=0.2, bias=0.1)
+
+
 def _train(parent, name="run", observer=None, device=CPU, **changes):
     options = _options(**changes)
     run = RunFolder.create(parent, describe_run(DATA, options), name=name)
@@ -72,7 +87,12 @@ def _outcome(run):
     return {name: (run.path / name).read_bytes() for name in files}, _metrics(run)
 
 
-def _copied(run, parent, name):
+def _trained(folder, stop, *changes):
+    """A run that Ctrl-C has stopped behind a step, or none has; several tests read it, or go on with copies."""
+    return _train(folder, observer=StopAt(stop), **dict(changes))[0]
+
+
+def _copied(run, parent, name="run"):
     shutil.copytree(run.path, parent / name)
     return RunFolder.open(parent / name)
 
@@ -167,8 +187,8 @@ def test_checkpoints_change_nothing_in_what_is_computed(tmp_path):
     assert outcomes[0] == outcomes[1]
 
 
-def test_ctrl_c_and_on_and_ctrl_c_again(tmp_path):
-    outcome = _outcome(_train(tmp_path, "whole")[0])
+def test_ctrl_c_and_on_and_ctrl_c_again(tmp_path, once):
+    outcome = _outcome(once(_trained, None))
     run, result = _train(tmp_path, observer=StopAt(3), checkpoint_every=1000)
     for _ in range(20):
         if not result.interrupted:
@@ -185,8 +205,8 @@ def test_ctrl_c_and_on_and_ctrl_c_again(tmp_path):
     assert _outcome(run) == outcome
 
 
-def test_a_break_in_the_test_of_an_epoch(tmp_path, monkeypatch):
-    outcome = _outcome(_train(tmp_path, "whole")[0])
+def test_a_break_in_the_test_of_an_epoch(tmp_path, once, monkeypatch):
+    outcome = _outcome(once(_trained, None))
     evaluate = session.Classifier.evaluate
     calls = []
 
@@ -217,8 +237,8 @@ def test_the_observer_hears_of_the_whole_epoch(tmp_path):
     assert [each.test_loss for each in stop.epochs + rest.epochs] == [each.test_loss for each in observer.epochs]
 
 
-def test_seconds_go_on(tmp_path):
-    run, _ = _train(tmp_path, observer=StopAt(5))
+def test_seconds_go_on(tmp_path, once):
+    run = _copied(once(_trained, 5), tmp_path)
     before = run.checkpoints.newest().parts["training loop"]["seconds"]
     result = resume(DATA, run, CPU)
     assert result.seconds > before
@@ -244,14 +264,14 @@ def test_on_every_device(tmp_path, device):
 # --- other ends ------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_ctrl_c_leaves_no_checkpoint_of_a_moment_in_between(tmp_path):
+def test_a_second_ctrl_c_leaves_no_checkpoint_of_a_moment_in_between(tmp_path, once):
     class Twice(StopAt):
         def update(self, status):
             if status.iteration == 3:
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)
 
-    outcome = _outcome(_train(tmp_path, "whole")[0])
+    outcome = _outcome(once(_trained, None))
     with pytest.raises(KeyboardInterrupt):
         _train(tmp_path, observer=Twice(3))
     run = RunFolder.open(tmp_path / "run")
@@ -260,13 +280,13 @@ def test_a_second_ctrl_c_leaves_no_checkpoint_of_a_moment_in_between(tmp_path):
     assert _outcome(run) == outcome
 
 
-def test_an_error_in_between(tmp_path):
+def test_an_error_in_between(tmp_path, once):
     class Broken(StopAt):
         def update(self, status):
             if status.iteration == 9:
                 raise MPSError("observer", "update", "failed")
 
-    outcome = _outcome(_train(tmp_path, "whole")[0])
+    outcome = _outcome(once(_trained, None))
     with pytest.raises(MPSError, match="observer: update failed"):
         _train(tmp_path, observer=Broken(9))
     run = RunFolder.open(tmp_path / "run")
@@ -275,10 +295,10 @@ def test_an_error_in_between(tmp_path):
     assert _outcome(run) == outcome
 
 
-def test_a_full_disk_ends_training_and_leaves_a_run_to_go_on_with(tmp_path, monkeypatch):
+def test_a_full_disk_ends_training_and_leaves_a_run_to_go_on_with(tmp_path, once, monkeypatch):
     from openmps.formats import atomic
 
-    outcome = _outcome(_train(tmp_path, "whole")[0])
+    outcome = _outcome(once(_trained, None))
     replace = atomic.Path.replace
 
     def full(self, target):
@@ -297,10 +317,10 @@ def test_a_full_disk_ends_training_and_leaves_a_run_to_go_on_with(tmp_path, monk
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "step-00000000.safetensors"])
-def test_a_disk_that_is_full_from_the_start_leaves_a_run_to_go_on_with(tmp_path, monkeypatch, file):
+def test_a_disk_that_is_full_from_the_start_leaves_a_run_to_go_on_with(tmp_path, once, monkeypatch, file):
     from openmps.formats import atomic
 
-    outcome = _outcome(_train(tmp_path, "whole")[0])
+    outcome = _outcome(once(_trained, None))
     replace = atomic.Path.replace
 
     def full(self, target):
@@ -318,9 +338,9 @@ def test_a_disk_that_is_full_from_the_start_leaves_a_run_to_go_on_with(tmp_path,
     assert _outcome(run) == outcome
 
 
-def test_damaged_checkpoints_cost_the_steps_since_the_last_whole_one(tmp_path):
-    outcome = _outcome(_train(tmp_path, "whole")[0])
-    run, _ = _train(tmp_path, observer=StopAt(9))
+def test_damaged_checkpoints_cost_the_steps_since_the_last_whole_one(tmp_path, once):
+    outcome = _outcome(once(_trained, None))
+    run = _copied(once(_trained, 9), tmp_path)
     newest, second = run.checkpoints.steps()[:-3:-1]
     run.checkpoints.file(newest).write_bytes(b"half")
     content = bytearray(run.checkpoints.file(second).read_bytes())
@@ -334,8 +354,8 @@ def test_damaged_checkpoints_cost_the_steps_since_the_last_whole_one(tmp_path):
     assert _outcome(run) == outcome
 
 
-def test_no_whole_checkpoint(tmp_path):
-    run, _ = _train(tmp_path, observer=StopAt(5))
+def test_no_whole_checkpoint(tmp_path, once):
+    run = _copied(once(_trained, 5), tmp_path)
     before = run.metrics_path.read_bytes()
     for step in run.checkpoints.steps():
         run.checkpoints.file(step).write_bytes(b"half")
@@ -348,16 +368,16 @@ def test_no_whole_checkpoint(tmp_path):
     assert run.metrics_path.read_bytes() == before
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path):
-    outcome = _outcome(_train(tmp_path, "whole")[0])
+def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path, once):
+    outcome = _outcome(once(_trained, None))
     run = RunFolder.create(tmp_path, describe_run(DATA, _options()), name="run")
     result = resume(DATA, run, CPU)
     assert (result.resumed_from, result.iterations) == (None, 16)
     assert _outcome(run) == outcome
 
 
-def test_what_a_killed_writer_left_is_cleared(tmp_path):
-    run, _ = _train(tmp_path, observer=StopAt(5))
+def test_what_a_killed_writer_left_is_cleared(tmp_path, once):
+    run = _copied(once(_trained, 5), tmp_path)
     leftovers = [run.path / f".openmps-{'0' * 16}.tmp", run.checkpoints.path / f".openmps-{'f' * 16}.tmp"]
     for path in leftovers:
         path.write_bytes(b"half")
@@ -365,11 +385,11 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path):
         file.write(b'{"torn": ')
     resume(DATA, run, CPU)
     assert not any(path.exists() for path in leftovers)
-    assert _metrics(run) == _metrics(_train(tmp_path, "whole")[0])
+    assert _metrics(run) == _metrics(once(_trained, None))
 
 
-def test_metrics_that_are_gone(tmp_path):
-    run, _ = _train(tmp_path, observer=StopAt(14))
+def test_metrics_that_are_gone(tmp_path, once):
+    run = _copied(once(_trained, 14), tmp_path)
     run.metrics_path.write_bytes(run.metrics_path.read_bytes()[:50])
     with pytest.raises(MPSFileError, match=r"metrics\.jsonl must hold \d+ bytes of whole lines, as it did when"):
         resume(DATA, run, CPU)
@@ -400,14 +420,14 @@ def test_more_epochs_lengthen_a_run(tmp_path):
     assert _outcome(run) == _outcome(longer)
 
 
-def test_fewer_epochs_are_refused(tmp_path):
-    run, _ = _train(tmp_path, epochs=2)
+def test_fewer_epochs_are_refused(tmp_path, once):
+    run = _copied(once(_trained, None, ("epochs", 2)), tmp_path)
     with pytest.raises(MPSArgumentError, match="epochs must be at least the 2 that the run was started with, got 1"):
         resume(DATA, run, CPU, epochs=1)
 
 
-def test_how_often_checkpoints_are_written_may_change(tmp_path):
-    run, _ = _train(tmp_path, observer=StopAt(5))
+def test_how_often_checkpoints_are_written_may_change(tmp_path, once):
+    run = _copied(once(_trained, 5), tmp_path)
     resume(DATA, run, CPU, checkpoint_every=5, checkpoints_kept=3)
     assert run.checkpoints.steps() == [10, 15, 16]
     assert run.config["options"]["checkpoint_every"] == 5
@@ -462,8 +482,8 @@ def _other_pixel(part):
     ],
     ids=["training", "test", "count", "names", "size"],
 )
-def test_other_data_are_refused(tmp_path, data, message):
-    run, _ = _train(tmp_path, observer=StopAt(5))
+def test_other_data_are_refused(tmp_path, once, data, message):
+    run = _copied(once(_trained, 5), tmp_path)
     before = run.metrics_path.read_bytes()
     with pytest.raises(MPSFileError, match=rf"step-0000000\d\.safetensors must be of this training: {message}"):
         resume(data, run, CPU)
@@ -474,8 +494,8 @@ def test_other_data_are_refused(tmp_path, data, message):
     ("name", "value"),
     [("batch_size", 4), ("learning_rate", 0.5), ("optimizer", "sgd"), ("seed", 3), ("format", "float16"), ("decay", 0)],
 )
-def test_a_checkpoint_of_other_options_is_refused(tmp_path, name, value):
-    run, _ = _train(tmp_path, observer=StopAt(5))
+def test_a_checkpoint_of_other_options_is_refused(tmp_path, once, name, value):
+    run = _copied(once(_trained, 5), tmp_path)
     run.amend({"options": {**run.config["options"], name: value}})
     with pytest.raises(MPSFileError, match=rf"must be of this training: its options\.{name} is .*, got {value!r}"):
         resume(DATA, run, CPU)
@@ -500,12 +520,12 @@ def _damage(state, **changes):
         ("epoch metrics", {"correct": 10**6}, "state 'correct' must be a whole number from 0 to"),
         ("dropout", {"encodes": -1}, "state 'encodes' must be a whole number"),
         ("fc1", {"weights": np.zeros((1, 1, 1, 1), np.float32)}, "state 'weights' must be float32 of shape"),
-        ("fc1", {"biases": np.zeros(1024)}, r"state 'biases' must be float32 of shape \(1024,\), got float64"),
+        ("fc1", {"biases": np.zeros(16)}, r"state 'biases' must be float32 of shape \(16,\), got float64"),
         ("fc1", {"learning_rate": True}, "state 'learning_rate' must be a finite number"),
     ],
 )
-def test_a_checkpoint_with_a_right_checksum_and_wrong_contents(tmp_path, part, changes, message):
-    run, _ = _train(tmp_path, observer=StopAt(5))
+def test_a_checkpoint_with_a_right_checksum_and_wrong_contents(tmp_path, once, part, changes, message):
+    run = _copied(once(_trained, 5), tmp_path)
     found = run.checkpoints.newest()
     run.checkpoints.save(
         Checkpoint(found.step, {**found.parts, part: _damage(found.parts[part], **changes)}, found.about)
@@ -526,8 +546,8 @@ def test_a_checkpoint_with_a_right_checksum_and_wrong_contents(tmp_path, part, c
         ({"input_momentum_vectors__2": np.zeros(3, np.float32)}, "state must not hold"),
     ],
 )
-def test_an_optimizer_s_state_that_does_not_fit_is_refused_by_the_first_step(tmp_path, changes, message):
-    run, _ = _train(tmp_path, observer=StopAt(5))
+def test_an_optimizer_s_state_that_does_not_fit_is_refused_by_the_first_step(tmp_path, once, changes, message):
+    run = _copied(once(_trained, 5), tmp_path)
     found = run.checkpoints.newest()
     parts = {**found.parts, "conv1": _damage(found.parts["conv1"], **changes)}
     run.checkpoints.save(Checkpoint(found.step, parts, found.about))
@@ -536,15 +556,15 @@ def test_an_optimizer_s_state_that_does_not_fit_is_refused_by_the_first_step(tmp
 
 
 @pytest.mark.parametrize("options", [None, {}, {"epochs": "many"}, {"epochs": 2, "format": "float64"}, {"epochs": [1]}])
-def test_a_description_without_options(tmp_path, options):
-    run, _ = _train(tmp_path, epochs=1)
+def test_a_description_without_options(tmp_path, once, options):
+    run = _copied(once(_trained, None, ("epochs", 1)), tmp_path)
     run.amend({"options": options if options is None else {"format": "float32", **options}})
     with pytest.raises(MPSFileError, match=r"run\.json must have the options of a training"):
         resume(DATA, run, CPU)
 
 
-def test_training_anew_in_a_run_with_checkpoints_is_refused(tmp_path):
-    run, _ = _train(tmp_path, epochs=1)
+def test_training_anew_in_a_run_with_checkpoints_is_refused(tmp_path, once):
+    run = _copied(once(_trained, None, ("epochs", 1)), tmp_path)
     with pytest.raises(MPSFileError, match="must be a run that has not begun, got one with checkpoints"):
         train(DATA, run, _options(epochs=1), CPU)
 
@@ -567,15 +587,15 @@ def test_two_at_a_time_are_refused(tmp_path):
     thread.join()
 
 
-def test_another_machine_is_a_warning(tmp_path, monkeypatch):
-    run, _ = _train(tmp_path, observer=StopAt(5))
+def test_another_machine_is_a_warning(tmp_path, once, monkeypatch):
+    run = _copied(once(_trained, 5), tmp_path)
     monkeypatch.setattr(run_description.torch, "get_num_threads", lambda: 77)
     with pytest.warns(MPSTrainingWarning, match=r"was written elsewhere \(threads \d+, now 77\): the last bits"):
         resume(DATA, run, CPU)
 
 
-def test_the_same_machine_is_none(tmp_path):
-    run, _ = _train(tmp_path, observer=StopAt(5))
+def test_the_same_machine_is_none(tmp_path, once):
+    run = _copied(once(_trained, 5), tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         resume(DATA, run, CPU)

@@ -13,6 +13,7 @@ from faults.strike import Strike
 from file_orders import Turns, save_idx, together
 from openmps.errors import MPSFileError
 from openmps.runtime.devices import mtl_device
+from openmps.training import architectures
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.loop import TrainingOptions, describe_run, resume, train
 from openmps.training.run_folder import RunFolder
@@ -27,8 +28,15 @@ WRITES = ("write", "fsync", "replace", "mkdir")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch, undrawn):
-    """Flushing takes longer than training here."""
+    """Flushing takes longer than training here, and each array is a file, whose writing is cut off at each call."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    rows = {**architectures.NETWORKS, "lenet": architectures.NetworkRow(_two_layers, 1)}
+    monkeypatch.setattr("openmps.training.network.NETWORKS", rows)
+
+
+def _two_layers(net):
+    x = net.tanh(net.convolution(net.image, "conv1", 2, 3, limit=0.2, bias=0.0))
+    return net.fully_connected(x, "fc1", net.classes, limit=0.2, bias=0.0)
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------
