@@ -31,6 +31,10 @@ from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat
 
 _LARGEST = 255
 """Byte."""
+_FEW = 24
+"""Pixels of a window that Triton adds up sooner one by one than in sums of two, four, eight …"""
+_EXACT = 1 << 24
+"""Up to which float32 has all whole numbers."""
 
 
 class Shape(Enum):
@@ -65,6 +69,12 @@ class Profile(NamedTuple):
             weights = middle + 1 - distance.abs()
         return weights / weights.sum()
 
+    def counts(self, size: int, like: Tensor) -> Tensor:
+        """How often a flat or a triangular window of ``size`` taps adds each of them, float32."""
+        if self.shape is Shape.FLAT:
+            return torch.ones(size, device=like.device)
+        return (size + 1) // 2 - torch.arange(-(size // 2), size // 2 + 1.0, device=like.device).abs()
+
 
 def separable(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, profile: Profile) -> Tensor:
     """Weigh the pixels of each window: ``[N, C, H, W]`` to ``[N, C, window.y.result, window.x.result]``."""
@@ -87,6 +97,13 @@ def separable_bytes(region: Tensor, size: tuple[int, int], profile: Profile) -> 
             numbers = _correlated(numbers, weights, whole, dimension)
         return numbers
     total = math.prod(math.prod(each) for each in profile.spans(size))
+    if max(size) <= _FEW and total * _LARGEST < _EXACT and triton.runs_on(region.device):
+        from openmps.ops.triton.image import taps as kernels
+
+        if kernels.takes(region):
+            down, across = (profile.counts(length, region) for length in size)
+            sums = kernels.sum_of_taps(region, down[:, None])
+            return kernels.sum_of_taps(sums, across[None], scale=1.0 / (total * _LARGEST))
     x = region.to(torch.int16 if total * _LARGEST < 1 << 15 else torch.int32)
     for lengths, dimension in zip(profile.spans(size), (ROWS, COLUMNS), strict=True):
         for length in lengths:

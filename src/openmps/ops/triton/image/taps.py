@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.geometry import is_packed
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -21,38 +22,40 @@ _TYPES = torch.uint8, torch.float32
 
 
 def takes(region: Tensor) -> bool:
-    """Whether the numbers of a region lie so that a row of a result is read in a row."""
-    return region.dtype in _TYPES and region.is_contiguous(memory_format=torch.channels_last)
+    """Whether sums of a region can be made: of bytes or float32, pixels without gaps."""
+    return region.dtype in _TYPES and is_packed(region)
 
 
 @Launched
 @triton.jit
 def _sum_of_taps(
-    region, weights, made, bias, height, row, wide, channels, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    region, weights, made, scale, bias, height, width, across, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A block of a row of ``row`` numbers; those of the region have ``wide``."""
+    """A block of a row of numbers; rows of the region have ``across`` pixels."""
     line = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    first = region + (line // height * (height + ROWS - 1) + line % height) * wide
-    total = tl.zeros([BLOCK], tl.float32) + bias
+    is_there = at < width * CHANNELS
+    first = region + (line // height * (height + ROWS - 1) + line % height) * across * CHANNELS
+    total = tl.zeros([BLOCK], tl.float32)
     for j in range(ROWS):
         for i in range(COLUMNS):
-            numbers = tl.load(first + j * wide + i * channels + at, at < row, 0).to(tl.float32)
+            numbers = tl.load(first + (j * across + i) * CHANNELS + at, is_there, 0).to(tl.float32)
             total += tl.load(weights + j * COLUMNS + i) * numbers
-    tl.store(made + line * row + at, total, at < row)
+    tl.store(made + line * width * CHANNELS + at, total * scale + bias, is_there)
 
 
-def sum_of_taps(region: Tensor, weights: Tensor, bias: float = 0.0) -> Tensor:
-    """Of a region ``[N, C, H + kh - 1, W + kw - 1]`` the sums of windows by weights ``[kh, kw]``, float32, and bias."""
+def sum_of_taps(region: Tensor, weights: Tensor, bias: float = 0.0, scale: float = 1.0) -> Tensor:
+    """Sums of the windows of a region ``[N, C, H + kh - 1, W + kw - 1]`` by weights ``[kh, kw]``: float32, rounded.
+
+    Times ``scale``, and ``bias`` is added.
+    """
     (images, channels, high, across), (rows, columns) = region.shape, weights.shape
     height, width = high - rows + 1, across - columns + 1
-    made = torch.empty(
-        (images, channels, height, width), dtype=torch.float32, device=region.device, memory_format=torch.channels_last
-    )
+    made = region.new_empty((images, height, width, channels), dtype=torch.float32).permute(0, 3, 1, 2)
     taps = weights.to(torch.float32).contiguous()
     grid = images * height, triton.cdiv(width * channels, _BLOCK)
     _sum_of_taps[grid](
-        region, taps, made, float(bias), height, width * channels, across * channels, channels, rows, columns, _BLOCK
+        region, taps, made, float(scale), float(bias), height, width, across, channels, rows, columns, _BLOCK
     )
     return made
