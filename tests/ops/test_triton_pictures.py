@@ -1,4 +1,4 @@
-"""Regions with repeated edges, bytes as numbers and counts of bytes, in Triton as without: on CUDA, or interpreted."""
+"""Regions with repeated edges, bytes, their counts, and colours, in Triton as without: on CUDA, or interpreted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor
 from openmps.ops import triton
 from openmps.ops.elements import Widen
 from openmps.ops.geometry import Axis, Window, read
+from openmps.ops.image import colour
 from openmps.ops.image.statistics import byte_counts
-from openmps.types import MPSImageEdgeMode
+from openmps.types import MPSAlphaType, MPSImageEdgeMode
 
 
 @pytest.fixture
@@ -68,3 +69,22 @@ def test_counts_of_bytes(shape: tuple[int, ...], place: torch.device, both: Call
     found = both(lambda: byte_counts(x, count)).cpu().numpy()
     for channel in range(count):
         np.testing.assert_array_equal(found[channel], np.bincount(x.cpu().numpy()[:, channel].ravel(), minlength=256))
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_gray_values(channels: int, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "runs_on", lambda device: True)
+    x = _image((2, channels, 30, 20), torch.float32, place)
+    weights = 0.3, -0.6, 0.1
+    numbers = x.cpu().double().numpy()
+    terms = [numbers[:, each : each + 1] * weights[each] for each in range(min(channels, 3))]
+    apart = np.abs(colour.gray(x, weights).cpu().numpy() - sum(terms))
+    assert (apart <= 4 * 2.0**-24 * sum(map(np.abs, terms))).all()
+
+
+def test_colours_times_alpha(place: torch.device, both: Callable) -> None:
+    x = _image((2, 4, 30, 20), torch.float32, place) / 255.0
+    kinds = MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED
+    found = both(lambda: colour.convert_alpha(x, *kinds, (0.0, 0.0, 0.0))).cpu().numpy()
+    numbers = x.cpu().numpy()
+    np.testing.assert_array_equal(found, np.concatenate([numbers[:, :3] * numbers[:, 3:], numbers[:, 3:]], 1))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum, auto
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -69,11 +70,11 @@ class Profile(NamedTuple):
             weights = middle + 1 - distance.abs()
         return weights / weights.sum()
 
-    def counts(self, size: int, like: Tensor) -> Tensor:
-        """How often a flat or a triangular window of ``size`` taps adds each of them, float32."""
+    def counts(self, size: int) -> tuple[float, ...]:
+        """How often a flat or a triangular window of ``size`` taps adds each of them."""
         if self.shape is Shape.FLAT:
-            return torch.ones(size, device=like.device)
-        return (size + 1) // 2 - torch.arange(-(size // 2), size // 2 + 1.0, device=like.device).abs()
+            return (1.0,) * size
+        return tuple([(size + 1) / 2 - abs(tap - size // 2) for tap in range(size)])
 
 
 def separable(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, profile: Profile) -> Tensor:
@@ -92,18 +93,15 @@ def separable_bytes(region: Tensor, size: tuple[int, int], profile: Profile) -> 
     if profile.shape is Shape.BELL:
         numbers = region
         for length, dimension in zip(size, (ROWS, COLUMNS), strict=True):
-            weights = profile.weights(length, region) / (_LARGEST if dimension == ROWS else 1.0)
             whole = Axis(numbers.shape[dimension], numbers.shape[dimension] - length + 1, length, offset=length // 2)
-            numbers = _correlated(numbers, weights, whole, dimension)
+            numbers = _correlated(numbers, profile, whole, dimension, _LARGEST if dimension == ROWS else 1)
         return numbers
     total = math.prod(math.prod(each) for each in profile.spans(size))
-    if max(size) <= _FEW and total * _LARGEST < _EXACT and triton.runs_on(region.device):
-        from openmps.ops.triton.image import taps as kernels
+    if max(size) <= _FEW and total * _LARGEST < _EXACT and _sums_in_triton(region, max(size)):
+        from openmps.ops.triton.image.taps import sum_along
 
-        if kernels.takes(region):
-            down, across = (profile.counts(length, region) for length in size)
-            sums = kernels.sum_of_taps(region, down[:, None])
-            return kernels.sum_of_taps(sums, across[None], scale=1.0 / (total * _LARGEST))
+        down, across = map(profile.counts, size)
+        return sum_along(sum_along(region, down, ROWS, 1.0), across, COLUMNS, 1.0 / (total * _LARGEST))
     x = region.to(torch.int16 if total * _LARGEST < 1 << 15 else torch.int32)
     for lengths, dimension in zip(profile.spans(size), (ROWS, COLUMNS), strict=True):
         for length in lengths:
@@ -142,7 +140,7 @@ def _along(x: Tensor, axis: Axis, dimension: int, edge_mode: MPSImageEdgeMode, p
     if profile.shape is Shape.TRIANGLE:
         half = (axis.size + 1) // 2
         return window_sums(window_sums(region, half, dimension), half, dimension).div_(half * half)
-    return _correlated(region, profile.weights(axis.size, x), axis, dimension)
+    return _correlated(region, profile, axis, dimension)
 
 
 def window_sums(x: Tensor, size: int, dimension: int) -> Tensor:
@@ -169,14 +167,14 @@ def window_sums(x: Tensor, size: int, dimension: int) -> Tensor:
     return total
 
 
-def _correlated(region: Tensor, weights: Tensor, axis: Axis, dimension: int) -> Tensor:
-    """The region with weights along one axis, channel by channel; bytes as numbers of 0 … 255."""
-    if triton.runs_on(region.device):
-        from openmps.ops.triton.image import taps as kernels
+def _correlated(region: Tensor, profile: Profile, axis: Axis, dimension: int, divisor: int = 1) -> Tensor:
+    """The region with weights along one axis, channel by channel, and divided; bytes as numbers of 0 … 255."""
+    if _sums_in_triton(region, axis.size):
+        from openmps.ops.triton.image.taps import sum_along
 
-        if kernels.takes(region):
-            return kernels.sum_of_taps(region, weights[:, None] if dimension == ROWS else weights[None])
+        return sum_along(region, _numbers(profile, axis.size, divisor), dimension, 1.0)
     region = region.to(torch.float32) if region.dtype == torch.uint8 else region
+    weights = profile.weights(axis.size, region) / divisor
     if region.device.type == "cpu":
         return sums_along(region, weights, dimension)
     channels, size = region.shape[1], len(weights)
@@ -186,6 +184,20 @@ def _correlated(region: Tensor, weights: Tensor, axis: Axis, dimension: int) -> 
     other = region.shape[COLUMNS if dimension == ROWS else ROWS]
     window = Window(Axis(other, other), taps) if dimension == ROWS else Window(taps, Axis(other, other))
     return convolution(region, kernel, None, window, groups=channels)
+
+
+def _sums_in_triton(region: Tensor, taps: int) -> bool:
+    if not triton.runs_on(region.device):
+        return False
+    from openmps.ops.triton.image import taps as kernels
+
+    return taps <= kernels.MOST_TAPS and kernels.takes(region)
+
+
+@lru_cache(maxsize=64)
+def _numbers(profile: Profile, size: int, divisor: int) -> tuple[float, ...]:
+    """The weights of a window as arguments of a kernel."""
+    return tuple((profile.weights(size, torch.empty(0)) / divisor).tolist())
 
 
 def _weighed(x: Tensor, matrix: Tensor, dimension: int) -> Tensor:
