@@ -29,7 +29,7 @@ LARGEST = 255.0
 MOVES = (Load, Store, Widen, Read)
 """Operations that only load, place and store."""
 _BAND = 1 << 18
-"""Numbers of a band: some float32 pictures of it in the cache of a core."""
+"""Numbers of a thread's part of a band: some float32 pictures of it in the cache of a core."""
 
 
 class Stored(NamedTuple):
@@ -166,9 +166,9 @@ def reads_all(window: Window) -> bool:
 def bands(height: int, width: int, margin: int) -> Iterator[tuple[slice, slice, slice]]:
     """Bands of rows: those that are read, those made of them, and where these are among the rows read.
 
-    ``width`` is the numbers of a row, ``margin`` the rows that are read above and below.
+    ``width`` is the numbers of a row, ``margin`` the rows that are read above and below. Threads share a band.
     """
-    rows = max(_BAND // width, 8 * margin, 1)
+    rows = max(_BAND * torch.get_num_threads() // width, 8 * margin, 1)
     for first in range(0, height, rows):
         last = min(first + rows, height)
         start = max(first - margin, 0)
