@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib.util
+import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +105,19 @@ def tool(name: str) -> Any:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+@functools.cache
+def _classes_of(module: str) -> dict[str, str]:
+    """The text of each class that stands in a module by itself."""
+    text = inspect.getsource(sys.modules[module])
+    lines, found = text.splitlines(), [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in found}
+
+
+def source_of(kind: type) -> str:
+    """The text of a class, as `inspect.getsource`, which parses the module of each class anew."""
+    return _classes_of(kind.__module__)[kind.__qualname__]
 
 
 def on_a_cpu_of(patch: pytest.MonkeyPatch, *, is_intel: bool) -> None:

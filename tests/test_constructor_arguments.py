@@ -10,6 +10,7 @@ import re
 import pytest
 
 import openmps as mps
+from helpers import source_of
 
 READ_AS = {
     # The framework's own names for the parts.
@@ -153,7 +154,7 @@ def _classes() -> list[type]:
 @functools.cache
 def _own_attributes(kind: type) -> frozenset[str]:
     """Those that a class declares, and those that its methods set."""
-    return frozenset({*_SET.findall(inspect.getsource(kind)), *vars(kind).get("__annotations__", ())})
+    return frozenset({*_SET.findall(source_of(kind)), *vars(kind).get("__annotations__", ())})
 
 
 def _attributes(kind: type) -> set[str]:

@@ -48,6 +48,14 @@ def _source() -> mps.ArrayConvolutionDataSource:
     return mps.ArrayConvolutionDataSource(mps.MPSCNNConvolutionDescriptor(1, 1, 2, 2), [1.0, 2, 3, 4], [1.0, 2], "conv")
 
 
+_MADE_ONCE = {
+    "graph": mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode()).result_image),
+    "batch_normalization": mps.MPSCNNBatchNormalization(CPU, mps.ArrayBatchNormalizationDataSource(2)),
+    "convolution_transpose": mps.MPSCNNConvolutionTranspose(CPU, _source()),
+}
+"""What takes long to make, and is changed by no call that it is given to."""
+
+
 def _right() -> dict[str, Any]:
     """What is right, by the name of the argument."""
     queue, image = CPU.new_command_queue(), mps.MPSImage.from_numpy(CPU, np.zeros((4, 4, 2), np.float32))
@@ -76,7 +84,7 @@ def _right() -> dict[str, Any]:
         "a_data": [1.0, 2.0], "a": 1.0, "b": 0.0, "edge_mode": mps.MPSImageEdgeMode.ZERO, "pads": [1, 1, 1, 1],
         "padding_size_before": mps.MPSImageCoordinate(0, 0, 0), "padding_size_after": mps.MPSImageCoordinate(0, 0, 0),
         "feature_channel_range": range(4), "method": mps.MPSNNPaddingMethod.SIZE_SAME, "policy": "same", "kernel": 3,
-        "which": "cpu", "graph": mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode()).result_image),
+        "which": "cpu",
         "convolution_descriptor": mps.MPSCNNConvolutionDescriptor(1, 1, 2, 2), "image": image, "options": 0,
         "cnn_convolution_descriptor": mps.MPSCNNConvolutionDescriptor(1, 1, 2, 2), "object": relu.padding_policy,
         "image_descriptor_list": [mps.MPSImageDescriptor(FLOAT32, 4, 4, 2)], "path": "file", "sources": [node, node],
@@ -87,8 +95,7 @@ def _right() -> dict[str, Any]:
         "input_feature_channels": 2, "output_feature_channels": 2,
         "convolution_data": _source(), "start": 0, "offset": mps.MPSImageCoordinate(0, 0, 0), "findings": (),
         "number_of_feature_channels_to_read_write": 4, "location": 0, "torch_device": torch.device("cpu"),
-        "batch_normalization": mps.MPSCNNBatchNormalization(CPU, mps.ArrayBatchNormalizationDataSource(2)),
-        "convolution_transpose": mps.MPSCNNConvolutionTranspose(CPU, _source()), "kernel_size": 3,
+        **_MADE_ONCE, "kernel_size": 3,
         "labels_image": image,
         "output_size": mps.MTLSize(4, 4, 2),
         "scale_factor_x": 2.0, "scale_factor_y": 2.0, "primary_image": image, "secondary_image": image,
@@ -174,14 +181,14 @@ def _objects() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _method(key: str, name: str) -> Callable[..., Any]:
+def _method(key: str, kind: type, name: str) -> Callable[..., Any]:
     things: dict[str, Any] = {}
 
     def call(**given: Any) -> Any:
         things.update({} if things else _objects())
         return getattr(things[key], name)(**given)
 
-    found = inspect.signature(inspect.getattr_static(type(_objects()[key]), name))
+    found = inspect.signature(inspect.getattr_static(kind, name))
     call.__signature__ = found.replace(parameters=[*found.parameters.values()][1:])  # type: ignore[attr-defined]
     return call
 
@@ -201,7 +208,7 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any]]]:
     for key, thing in _objects().items():
         for name in dir(type(thing)):
             if name.startswith(MAKES) and inspect.isfunction(inspect.getattr_static(type(thing), name)):
-                yield f"{key}.{name}", _method(key, name)
+                yield f"{key}.{name}", _method(key, type(thing), name)
 
 
 CALLS = {name: call for name, call in _calls() if name not in LEFT_OUT}
