@@ -50,10 +50,6 @@ def pytest_configure(config: pytest.Config) -> None:
         stack.enter_context(rounding.rounded_by_layout(seed))
     if (maker := config.getoption("--maker")) is not None:
         on_a_cpu_of(stack.enter_context(pytest.MonkeyPatch.context()), is_intel=maker == "intel")
-    # pytest adds its handlers, six times a test, to each logger that does not propagate: PyTorch has dozens.
-    for name, logger in logging.root.manager.loggerDict.items():
-        if name.startswith("torch.") and isinstance(logger, logging.Logger):
-            logger.propagate = True
     # Typer makes all commands anew for each call of `openmps.cli.main`, of which a user's process has one.
     typer.main.get_command = functools.cache(typer.main.get_command)
     # A shell ignores interrupts for what it runs in the background, and so would the processes that tests interrupt.
@@ -137,6 +133,30 @@ def _seeded(request: pytest.FixtureRequest) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
+
+
+class Logged(logging.Handler):
+    """What is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(map(self.format, self.records))
+
+
+@pytest.fixture
+def logged() -> Iterator[Logged]:
+    """What is logged during a test. pytest's own plugin goes through all loggers, of which there are 180, for each."""
+    handler = Logged()
+    logging.getLogger().addHandler(handler)
+    yield handler
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture

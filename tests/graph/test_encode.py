@@ -361,7 +361,7 @@ def test_execute_async(bench: Bench) -> None:
         graph.execute_async([bench.filled((1, 1, 1, 1), 4.0)], "done")
 
 
-def test_what_a_completion_handler_raises_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_completion_handler_raises_is_logged(bench: Bench, logged: Any) -> None:
     graph = MPSNNGraph(bench.device, scaled(MPSNNImageNode(), 2.0).result_image)
     fault = ValueError("mine")
 
@@ -372,7 +372,7 @@ def test_what_a_completion_handler_raises_is_logged(bench: Bench, caplog: pytest
     told = threading.Event()
     graph.execute_async([bench.filled((1, 1, 1, 1), 1.0)], lambda *_: told.set())
     assert told.wait(30)
-    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [fault]
+    assert [record.exc_info[1] for record in logged.records if record.exc_info] == [fault]
 
 
 def test_execute_async_tells_what_went_wrong(bench: Bench) -> None:

@@ -231,7 +231,7 @@ def test_the_library_has_as_many_threads_as_the_engine() -> None:
 
 @pytest.mark.parametrize("version", [None, "4.13.0"])
 def test_a_library_that_cannot_be_used_is_named(
-    version: str | None, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    version: str | None, monkeypatch: pytest.MonkeyPatch, logged: Any
 ) -> None:
     def load(name: str) -> Any:
         if version is None:
@@ -243,6 +243,6 @@ def test_a_library_that_cannot_be_used_is_named(
     try:
         assert opencv.library() is None
         fault = "version 4.13.0 is older than 5.0" if version else "libGL.so.1: cannot open"
-        assert f"OpenCV cannot be used, so filters take PyTorch's forms: {fault}" in caplog.text
+        assert f"OpenCV cannot be used, so filters take PyTorch's forms: {fault}" in logged.text
     finally:
         opencv._loaded.cache_clear()

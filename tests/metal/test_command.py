@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import logging
 import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -180,14 +180,14 @@ def test_a_scheduled_handler_that_raises_does_not_stop_the_work(queue: MTLComman
     assert buffer.status is Status.ERROR
 
 
-def test_a_second_fault_is_logged(queue: MTLCommandQueue, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_fault_is_logged(queue: MTLCommandQueue, logged: Any) -> None:
     buffer = failing(queue)
     buffer.add_completed_handler(lambda _: {}["lost"])
     buffer.commit()
-    with caplog.at_level(logging.ERROR), pytest.raises(MTLExecutionError, match="ZeroDivisionError"):
+    with pytest.raises(MTLExecutionError, match="ZeroDivisionError"):
         buffer.wait_until_completed()
-    assert "completed handler" in caplog.text
-    assert "KeyError: 'lost'" in caplog.text
+    assert "completed handler" in logged.text
+    assert "KeyError: 'lost'" in logged.text
 
 
 class Unreadable(Exception):

@@ -172,7 +172,7 @@ def test_triton_is_imported_where_it_runs_only() -> None:
 
 
 def test_without_a_compiler_updates_take_the_other_way(
-    place: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: torch.device, monkeypatch: pytest.MonkeyPatch, logged: Any
 ) -> None:
     """It is said once, and not tried again."""
     monkeypatch.undo()
@@ -188,4 +188,4 @@ def test_without_a_compiler_updates_take_the_other_way(
         assert [triton.runs_on(torch.device("cuda", 0)) for _ in range(2)] == [False, False]
     finally:
         triton.runs_on.cache_clear()
-    assert caplog.text.count("Failed to find C compiler") == 1
+    assert logged.text.count("Failed to find C compiler") == 1
