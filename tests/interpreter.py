@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from importlib import import_module
 from importlib.metadata import version
@@ -84,6 +85,61 @@ def _look_types_up() -> None:
     interpreter._get_np_dtype = look_up
 
 
+def _keep_shapes() -> None:
+    """Have blocks of the same shape share it, which is made of objects anew for each block, most of the time."""
+    core: Any = import_module("triton.language.core")
+    unwrapped, constant = core._unwrap_if_constexpr, core.constexpr
+    block, block_type, shapes = core.tensor, core.block_type, core.tuple
+    of_types, of_blocks = dict[Any, Any](), dict[Any, Any]()
+
+    def make_type(self: Any, element_ty: Any, shape: Any) -> None:
+        key = (*map(unwrapped, shape),)
+        if (found := of_types.get(key)) is None:
+            made = object.__new__(block_type)
+            initialize(made, element_ty, shape)
+            found = of_types[key] = made.shape, made.numel
+        self.element_ty, (self.shape, self.numel) = element_ty, found
+
+    def make_block(self: Any, handle: Any, type: Any) -> None:
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        key = (*type.shape.values,) if type.is_block() else ()
+        if (found := of_blocks.get(key)) is None:
+            found = of_blocks[key] = constant(math.prod(key)), shapes([constant(length) for length in key])
+        self.numel, self.shape = found
+
+    def equal(self: Any, other: Any) -> Any:
+        return constant(self.values == [*map(unwrapped, other)])
+
+    initialize, block_type.__init__, block.__init__ = block_type.__init__, make_type, make_block
+    block_type.name = property(lambda self: f"<{self.shape}, {self.element_ty}>", lambda self, name: None)
+    shapes.__eq__ = equal
+
+
+def _take_alike_operands() -> None:
+    """Have operands of one type and shape be taken as they are, and whole numbers be made blocks once for each type."""
+    interpreter: Any = import_module("triton.runtime.interpreter")
+    core: Any = import_module("triton.language.core")
+    semantic, block = interpreter.interpreter_semantic, core.tensor
+    check, make, made = semantic.binary_op_type_checking_impl, semantic.scalar_constant, dict[Any, Any]()
+
+    def take(one: Any, other: Any, *options: bool) -> tuple[Any, Any]:
+        divides = len(options) == 4
+        if type(one) is type(other) is block and one.shape is other.shape and not divides:
+            dtype = one.dtype
+            if dtype is other.dtype and not dtype.is_ptr() and not dtype.is_fp8():
+                return one, other
+        return check(one, other, *options)
+
+    def constant(value: Any, dtype: Any) -> Any:
+        if type(value) is not int:
+            return make(value, dtype)
+        if (found := made.get((value, dtype.name))) is None:
+            found = made[value, dtype.name] = make(value, dtype).handle.data
+        return block(interpreter.TensorHandle(found, dtype), dtype)
+
+    semantic.binary_op_type_checking_impl, semantic.scalar_constant = take, constant
+
+
 def _reduce_slices() -> None:
     """Have the interpreter reduce by a function of two blocks, slice after slice, not number after number."""
     interpreter: Any = import_module("triton.runtime.interpreter")
@@ -158,5 +214,7 @@ if HAS_TRITON and IS_INTERPRETED:
     if _release == (3, 7):
         _patch_a_launch_once()
         _look_types_up()
+        _keep_shapes()
+        _take_alike_operands()
         _reduce_slices()
         _notice_overflow_in_numpy()
