@@ -62,17 +62,19 @@ def sum_of_taps(region: Tensor, weights: Tensor, bias: float) -> Tensor:
 @Launched
 @triton.jit
 def _sum_along(
-    region, weights, made, scale, height, high, row, wide, STEP: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """A block of a row of ``row`` numbers, of ``wide`` in the region; 0 is the step from one row to the next."""
+    region, weights, made, scale, height, high, width, across, IS_DOWN: tl.constexpr, CHANNELS: tl.constexpr,
+    TAPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A block of a row of numbers; an image of the region has ``high`` rows of ``across`` pixels."""
     line = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    first = region + (line // height * high + line % height) * wide
+    is_there = at < width * CHANNELS
+    first = region + (line // height * high + line % height) * across * CHANNELS
     total = tl.zeros([BLOCK], tl.float32)
     for i in tl.static_range(TAPS):
-        place = i * wide if STEP == 0 else i * STEP
-        total += weights[i] * tl.load(first + place + at, at < row, 0).to(tl.float32)
-    tl.store(made + line * row + at, total * scale, at < row)
+        pixel = i * across if IS_DOWN else i
+        total += weights[i] * tl.load(first + pixel * CHANNELS + at, is_there, 0).to(tl.float32)
+    tl.store(made + line * width * CHANNELS + at, total * scale, is_there)
 
 
 def sum_along(region: Tensor, weights: tuple[float, ...], dimension: int, scale: float) -> Tensor:
@@ -81,8 +83,7 @@ def sum_along(region: Tensor, weights: tuple[float, ...], dimension: int, scale:
     less, is_down = len(weights) - 1, dimension == ROWS
     height, width = (high - less, across) if is_down else (high, across - less)
     made = region.new_empty((images, height, width, channels), dtype=torch.float32).permute(0, 3, 1, 2)
-    row, step = width * channels, 0 if is_down else channels
-    _sum_along[(images * height, triton.cdiv(row, _BLOCK))](
-        region, weights, made, scale, height, high, row, across * channels, step, len(weights), _BLOCK
+    _sum_along[(images * height, triton.cdiv(width * channels, _BLOCK))](
+        region, weights, made, scale, height, high, width, across, is_down, channels, len(weights), _BLOCK
     )
     return made
