@@ -218,6 +218,19 @@ def test_solutions_by_factors_that_lie_row_by_row(
     assert_close(found, np.linalg.solve(positive, sides), 1e-9)
 
 
+@pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
+@pytest.mark.parametrize("right", [False, True], ids=["left", "right"])
+def test_a_large_triangle(upper: bool, right: bool, device: torch.device, rng: np.random.Generator) -> None:
+    """One that a GPU solves by in another order than it lies in; nothing is read of the other triangle."""
+    x, sides = rng.normal(size=(1024, 1024)) / 1024 + np.eye(1024), rng.normal(size=(2, 1024))
+    triangle = np.triu(x) if upper else np.tril(x)
+    sides = sides if right else sides.T.copy()
+    stored, how = np.where(triangle == 0, np.nan, x), {"upper": upper, "transpose": False, "unit": False, "alpha": 1.0}
+    given = [tensor(each[None], device=device) for each in (stored, sides)]
+    found = array(linear_systems.triangular_solution(*given, right=right, **how))[0]
+    assert_close(found @ triangle if right else triangle @ found, sides, 1e-10)
+
+
 def test_pivots_of_no_row_are_the_last_ones() -> None:
     factors, b = torch.eye(2, dtype=torch.float64).unsqueeze(0), tensor(np.array([[[1.0], [2.0]]]))
     pivots = torch.tensor([[[2**31, 7]]])

@@ -16,7 +16,10 @@ from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, Parameters
 from openmps.ops.matrix.recurrent_library import (
     LibraryRecurrence,
     LibraryRecurrenceGradient,
+    PackedRecurrence,
+    PackLstm,
     library_lstm,
+    packs_for_library,
     trains_by_library,
 )
 from openmps.types import MPSCNNNeuronType
@@ -239,9 +242,32 @@ def test_the_engine_s_own_function(name: str, rows: tuple[int, ...], is_taken: b
     x, h, c = (tensor(each).float() for each in (trial.x, trial.h, trial.c))
     state = State(h, c if cell.has_memory else None)
     assert (library_lstm(cell, x, rows, state, given) is not None) == is_taken
+    assert packs_for_library(cell, x.device, rows) == (isinstance(cell, Lstm) and rows[0] == rows[-1] > 0)
+    assert not packs_for_library(cell, torch.device("cuda"), rows)
     op, operands = Recurrence(cell, 3, rows), (x, h, state.memory, *given)
     for mine, theirs in zip(op.run((True,) * 3 + (False,) * 4, *operands), op.run(ALL, *operands)[:3], strict=False):
         if theirs is not None:
+            assert mine.shape == theirs.shape
+            np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("has_state", [False, True], ids=["zeros", "state"])
+def test_weights_that_are_packed_once(has_state: bool, rng: np.random.Generator) -> None:
+    """The loop's results, of sequences of other lengths and rows by the same weights, with biases and without."""
+    trial = Trial("LSTM", (3, 3), rng, size=5)
+    cell, size = trial.case.cell, 5
+    inputs, states, biases, _ = (None if each is None else each.float() for each in trial.parameters)
+    packed = PackLstm().run((True,), inputs, states)
+    for rows, given in (((3,) * 4, biases), ((1,) * 6, None)):
+        assert packs_for_library(cell, torch.device("cpu"), rows)
+        x, h, c = (
+            torch.from_numpy(rng.normal(size=(high, columns))).float()
+            for high, columns in ((sum(rows), trial.x.shape[1]), (rows[0], size), (rows[0], size))
+        )
+        before = (h, c) if has_state else (None, None)
+        found = PackedRecurrence(len(rows), size).run((True,) * 3, x, *before, packed, given)
+        wanted = Recurrence(cell, size, rows).run(ALL, x, *before, inputs, states, given, None)
+        for mine, theirs in zip(found, wanted, strict=False):
             assert mine.shape == theirs.shape
             np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=1e-6)
 

@@ -25,7 +25,9 @@ def test_one_of_several_fails(
     before = rng.standard_normal((3, order, order))
     given = [torch.from_numpy(each).float().to(place) for each in (x, before)]
     found, status = linear_systems.cholesky(*given, lower=lower)
-    expected = [oracle.cholesky(*pair, lower) for pair in zip(*(each.cpu().double().numpy() for each in given), strict=True)]
+    expected = [
+        oracle.cholesky(*pair, lower) for pair in zip(*(each.cpu().double().numpy() for each in given), strict=True)
+    ]
     np.testing.assert_allclose(found.cpu(), np.stack(expected), rtol=0, atol=3e-5)
     assert status.tolist() == [[linear_systems.NOT_POSITIVE_DEFINITE]]
     alone = linear_systems.cholesky(*(each[:1] for each in given), lower=lower)

@@ -11,7 +11,7 @@ import torch
 from interpreter import IS_INTERPRETED, triton_place
 from openmps.ops.convolution.convolution import convolution, convolution_gradient
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.matrix.products import product, product_of_rows
+from openmps.ops.matrix.products import add_product, product, product_of_rows, put_product
 from openmps.types import MPSImageEdgeMode
 
 ZERO, CLAMP = MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP
@@ -54,6 +54,19 @@ def test_products_of_matrices(size: tuple[int, int, int], place: torch.device, m
     assert_exact(product(left.t().contiguous().t(), right.t().contiguous().t()), expected)
     assert_exact(product_of_rows(left, right.t().contiguous()), expected)
     assert_exact(product_of_rows(left, right.t().contiguous(), biases), expected + biases.double())
+
+
+def test_products_in_memory_that_is_there(place: torch.device) -> None:
+    """Added to sums with gaps between rows, and put; of as many rows as are multiplied in Triton, and of one."""
+    for rows in (16, 1):
+        left, right = numbers(rows, 20, place=place, seed=1), numbers(20, 17, place=place, seed=2)
+        sums, result = numbers(rows, 40, place=place, seed=3), torch.zeros(rows, 17, device=place)
+        expected = sums.double()
+        expected[:, :17] += left.double() @ right.double()
+        assert add_product(sums[:, :17], left, right).data_ptr() == sums.data_ptr()
+        assert_exact(sums, expected)
+        assert put_product(result, left, right) is result
+        assert_exact(result, left.double() @ right.double())
 
 
 def test_products_of_few_terms(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

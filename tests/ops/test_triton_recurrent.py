@@ -16,40 +16,38 @@ GATED = SIGMOID, SIGMOID, TANH
 GRU, FLIPPED, LSTM = Gru(GATED), Gru(GATED, is_flipped=True), Lstm((*GATED, SIGMOID), TANH)
 HAS = {Gru: (True, False, True, False), Lstm: (True,) * 4}
 """Whether there are h and c, and gradients with respect to them."""
-ROWS, COUNT = 2, 3
+COUNT = 3
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize(
-    ("cell", "size"), [(GRU, 5), (FLIPPED, 16), (FLIPPED, 130), (GRU, 129), (LSTM, 5), (LSTM, 70)],
-    ids=["GRU 5", "flipped 16", "flipped 130", "GRU 129", "LSTM 5", "LSTM 70"],
+    ("cell", "size", "rows"),
+    [(GRU, 5, 2), (FLIPPED, 16, 2), (FLIPPED, 130, 2), (GRU, 129, 1), (LSTM, 5, 1), (LSTM, 70, 2), (LSTM, 130, 2)],
+    ids=["GRU 5", "flipped 16", "flipped 130", "GRU 129, a row", "LSTM 5", "LSTM 70", "LSTM 130"],
 )  # fmt: skip
-def test_equals_the_loop(cell: Gru | Lstm, size: int, backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results, what is kept of gates, and gradients with respect to all states; of one launch, and of steps.
-
-    Then the results alone, with the state behind the last step.
-    """
+def test_equals_the_loop(
+    cell: Gru | Lstm, size: int, rows: int, backward: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results, what is kept of gates, and gradients with respect to all states; of one launch, and of steps."""
     place = triton_place(monkeypatch)
     generator = torch.Generator().manual_seed(size)
 
     def drawn(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    inputs, rows, wide = 4, (ROWS,) * COUNT, cell.gates * size
-    x, h, c, dh, dc = drawn(ROWS * COUNT, inputs), *(drawn(ROWS, size) if has else None for has in HAS[type(cell)])
+    inputs, high, counts, wide = 4, rows * COUNT, (rows,) * COUNT, cell.gates * size
+    x, h, c, dh, dc = drawn(high, inputs), *(drawn(rows, size) if has else None for has in HAS[type(cell)])
     weights = drawn(wide, inputs) / 2, drawn(wide, size) / size**0.5, drawn(wide), None
-    alone = Recurrence(cell, size, rows, backward)
-    op, back = Recurrence(cell, size, rows, backward, True), RecurrenceGradient(cell, size, rows, True)
+    op, back = Recurrence(cell, size, counts, backward, True), RecurrenceGradient(cell, size, counts, True)
 
     def run(*given: torch.Tensor | None) -> list[torch.Tensor]:
         x, h, c, dh, dc, of_y, *parameters = given
         found = op.run((True,) * 7, x, h, c, *parameters)
-        found += alone.run((True,) * 3 + (False,) * 4, x, h, c, *parameters)
         if not backward:
-            found += back.run((True,) * 3, of_y, *found[3:7], dh, dc, *parameters)
+            found += back.run((True,) * 3, of_y, *found[3:], dh, dc, *parameters)
         return [each for each in found if each is not None]
 
-    given = [x, h, c, dh, dc, drawn(ROWS * COUNT, size), *weights]
+    given = [x, h, c, dh, dc, drawn(high, size), *weights]
     expected = run(*given)
     assert triton.runs_on(place)
     found = run(*(None if each is None else each.float().to(place) for each in given))

@@ -312,8 +312,10 @@ def _held(layer: Layer, device: MTLDevice) -> dict[str, HeldTensor]:
 
 
 def _packed(weights: Sequence[dict[str, HeldTensor]]) -> dict[int, Derived]:
-    """By layer, its weights of inputs and states as a library wants them, made when they are read first; of those that
-    have both and no others."""
+    """By layer, its weights of inputs and states as a library wants them, made when they are read first.
+
+    Of layers that have both and no others.
+    """
     found: dict[int, Derived] = {}
     for index, each in enumerate(weights):
         if INPUTS in each and STATES in each and MEMORIES not in each:

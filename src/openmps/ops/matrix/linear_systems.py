@@ -44,6 +44,8 @@ def _transposed(x: Tensor) -> Tensor:
     return result
 
 
+_LARGE = 1024
+"""Order from which on a triangular matrix is turned before a GPU solves by it."""
 _copy_each: Any = torch.ops.aten._foreach_copy_.default
 
 
@@ -70,14 +72,17 @@ def cholesky(x: Tensor, before: Tensor, *, lower: bool) -> tuple[Tensor, Tensor]
     the pivot itself are given, and the rest is that of ``before``.
     """
     source, place = (x, before) if lower else (x.mT, before.mT)
-    # LAPACK has columns where rows lie here: it takes the transpose as it is, and gives that of the other factor.
-    factor, info = torch.linalg.cholesky_ex(source.mT if lower else source, upper=lower)
-    factor, status = factor.mT if lower else factor, _first((info > 0) * NOT_POSITIVE_DEFINITE)
     if triton.runs_on(x.device):
         from openmps.ops.triton.matrix.cholesky import finish
 
+        # A GPU turns a matrix in less time than cuSOLVER needs more for an upper triangle.
+        factor, info = torch.linalg.cholesky_ex(source)
         result = finish(factor, source, place, info)
-    elif x.is_cuda or bool((info > 0).any()):
+        return result if lower else result.mT, _first((info > 0) * NOT_POSITIVE_DEFINITE)
+    # LAPACK has columns where rows lie here: it takes the transpose as it is, and gives that of the other factor.
+    factor, info = torch.linalg.cholesky_ex(source.mT if lower else source, upper=lower)
+    factor, status = factor.mT if lower else factor, _first((info > 0) * NOT_POSITIVE_DEFINITE)
+    if x.is_cuda or bool((info > 0).any()):
         order = torch.arange(x.shape[-1], device=x.device)
         failed = torch.where(info > 0, info - 1, len(order)).unsqueeze(-1)
         is_given = (order < failed).unsqueeze(1) | _is_pivot(order, failed)
@@ -89,7 +94,7 @@ def cholesky(x: Tensor, before: Tensor, *, lower: bool) -> tuple[Tensor, Tensor]
 
 
 def _with_upper_part(factor: Tensor, place: Tensor) -> Tensor:
-    """``factor`` with what stands above the diagonal in ``place``; for few threads some rows at a time, in its memory."""
+    """``factor`` with what stands above the diagonal in ``place``; few threads take some rows at a time, in place."""
     if torch.get_num_threads() > _FEW_THREADS:
         order = torch.arange(factor.shape[-1])
         return torch.where(order.unsqueeze(-1) >= order, factor, place)
@@ -137,6 +142,8 @@ def triangular_solution(
     """
     scaled = right_sides if alpha == 1.0 else right_sides * alpha
     factor = matrix.mT if transpose else matrix
+    if factor.is_cuda and factor.shape[-1] >= _LARGE and factor.stride(-1) == 1:
+        factor = _transposed(factor).mT  # cuBLAS takes longer by rows than to turn them and solve by columns
     return torch.linalg.solve_triangular(factor, scaled, upper=upper != transpose, left=not right, unitriangular=unit)
 
 

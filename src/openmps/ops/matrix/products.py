@@ -69,6 +69,16 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     return torch.mm(left, right)
 
 
+def add_product(sums: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Add `product` to ``sums``, in place."""
+    return sums.add_(product(left, right)) if _is_exact_on_gpu(left, right) else sums.addmm_(left, right)
+
+
+def put_product(result: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """`product` in memory that is there."""
+    return result.copy_(product(left, right)) if _is_exact_on_gpu(left, right) else torch.mm(left, right, out=result)
+
+
 def two_products(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """`product` of two pairs on a GPU, side by side in a capture where neither is a library's."""
     each = partial(product, *first), partial(product, *second)

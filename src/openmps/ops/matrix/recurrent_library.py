@@ -98,8 +98,10 @@ def packs_for_library(cell: RecurrentCell, device: torch.device, rows: Sequence[
 
 
 class PackLstm(Op, kind=Kind.PREPARATION):
-    """Weights of inputs and of states of a long short-term memory in the library's own order, which the layer makes at
-    each call else: a third of the time of 32 steps of one row."""
+    """Weights of inputs and of states of a long short-term memory in the library's own order, once for all calls.
+
+    A call makes it by itself else, which is a third of the time of 32 steps of one row.
+    """
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> tuple[Tensor, ...]:
         """See `Op.run`."""

@@ -24,7 +24,7 @@ _TILE, _ROWS, _TERMS = 64, 128, 64
 def _column(source, result, failed, j, order, row_of_source, column_of_source, ROWS: tl.constexpr, TERMS: tl.constexpr):
     """Column ``j`` of the factor, by those before; of the one that ``failed`` the pivot alone, as it is."""
     at_j = tl.cast(j, tl.int64)
-    own, root = result + at_j * order, 1.0
+    own, root = result + at_j * order, tl.full([], 1.0, source.dtype.element_ty)
     for first in range(j, order, ROWS):
         row = first + tl.arange(0, ROWS).to(tl.int64)
         is_row = row < order

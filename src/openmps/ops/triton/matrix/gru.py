@@ -1,7 +1,7 @@
 """Gated recurrent units in Triton: sigmoid gates, a candidate by the hyperbolic tangent; see `recurrent_cells`.
 
 Small layers run a whole sequence in one launch, a program a row: no row needs another one's state. Of larger ones
-products are the library's, and what is between two of them is a launch.
+what is between two products is a launch, which makes the one before where there is a single row.
 """
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
@@ -15,20 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openmps.ops.matrix.products import add_product, product
 from openmps.ops.triton.ahead import Launched
-from openmps.ops.triton.matrix.recurrent_steps import (
-    MOST_AT_ONCE,
-    NUMBERS,
-    WARPS,
-    grid_of,
-    held_by,
-    sigmoid,
-    squares,
-    tanh,
-)
+from openmps.ops.triton.matrix.recurrent_steps import MOST_AT_ONCE, NUMBERS, grid_of, held_by, sigmoid, tanh
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
+
+_UNITS, _TERMS = 8, 1024
+"""Of a step of a single row: results of a program, and the most terms at a time."""
 
 
 @triton.jit
@@ -45,21 +40,20 @@ def _slopes(z, h, h0, IS_FLIPPED: tl.constexpr):
     return difference * z * (1.0 - z), through * (1.0 - h * h), 1.0 - through
 
 
-@triton.jit
-def _add_both(a, b, c, d):
-    return a + c, b + d
-
-
 @Launched
 @triton.jit
 def _run(
     gates, first, weights, hidden, steps, rows, size,
-    IS_FLIPPED: tl.constexpr, IS_BACKWARD: tl.constexpr, KEEPS: tl.constexpr, HELD: tl.constexpr,
+    IS_FLIPPED: tl.constexpr, IS_BACKWARD: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
-    """All steps of a row; gates become their results where it ``KEEPS`` them."""
+    """All steps of a row: gates become their results."""
     row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
-    is_at, block = at < size, weights + term[:, None] * HELD + at[None, :]
-    to_z, to_r, to_h = tl.load(block), tl.load(block + HELD * HELD), tl.load(block + 2 * HELD * HELD)
+    is_at = at < size
+    block = weights + at[None, :] * size + term[:, None]
+    is_block = is_at[None, :] & (term < size)[:, None]
+    to_z = tl.load(block, is_block, 0.0)
+    to_r = tl.load(block + size * size, is_block, 0.0)
+    to_h = tl.load(block + 2 * size * size, is_block, 0.0)
     state = tl.load(first + row * size + at, is_at, 0.0)
     # What a step reads is asked for a step ahead.
     place = ((steps - 1 if IS_BACKWARD else 0) * rows + row).to(tl.int64)
@@ -67,24 +61,23 @@ def _run(
     next_z, next_r = tl.load(mine, is_at, 0.0), tl.load(mine + size, is_at, 0.0)
     next_h = tl.load(mine + 2 * size, is_at, 0.0)
     for index in range(steps):
-        place = ((steps - 1 - index if IS_BACKWARD else index) * rows + row).to(tl.int64)
+        step = steps - 1 - index if IS_BACKWARD else index
+        place = (step * rows + row).to(tl.int64)
         mine = gates + place * 3 * size + at
         z, r, h = next_z, next_r, next_h
         is_next = is_at & (index + 1 < steps)
         ahead = mine + (-3 if IS_BACKWARD else 3) * rows * size
         next_z, next_r = tl.load(ahead, is_next, 0.0), tl.load(ahead + size, is_next, 0.0)
         next_h = tl.load(ahead + 2 * size, is_next, 0.0)
-        column = state[:, None]
-        by_z, by_r = tl.reduce((to_z * column, to_r * column), 0, _add_both)
-        z, r = sigmoid(z + by_z), sigmoid(r + by_r)
-        reset = r * state
+        z = sigmoid(z + tl.sum(to_z * state[:, None], 0))
+        r = sigmoid(r + tl.sum(to_r * state[:, None], 0))
+        reset = tl.where(is_at, r * state, 0.0)
         h = tanh(h + tl.sum(to_h * reset[:, None], 0))
-        state = _mixed(z, h, state, IS_FLIPPED)
+        state = tl.where(is_at, _mixed(z, h, state, IS_FLIPPED), 0.0)
+        tl.store(mine, z, is_at)
+        tl.store(mine + size, r, is_at)
+        tl.store(mine + 2 * size, h, is_at)
         tl.store(hidden + place * size + at, state, is_at)
-        if KEEPS:
-            tl.store(mine, z, is_at)
-            tl.store(mine + size, r, is_at)
-            tl.store(mine + 2 * size, h, is_at)
 
 
 @Launched
@@ -95,8 +88,12 @@ def _back(
 ):  # fmt: skip
     """All steps of a row, the last one first."""
     row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
-    is_at, block = at < size, weights + term[:, None] * HELD + at[None, :]
-    of_z, of_r, of_h = tl.load(block), tl.load(block + HELD * HELD), tl.load(block + 2 * HELD * HELD)
+    is_at = at < size
+    block = weights + term[:, None] * size + at[None, :]
+    is_block = is_at[None, :] & (term < size)[:, None]
+    of_z = tl.load(block, is_block, 0.0)
+    of_r = tl.load(block + size * size, is_block, 0.0)
+    of_h = tl.load(block + 2 * size * size, is_block, 0.0)
     state = tl.load(behind + row * size + at, is_at, 0.0)
     # What a step reads is asked for a step ahead.
     place = ((steps - 1) * rows + row).to(tl.int64)
@@ -117,6 +114,7 @@ def _back(
         reset = tl.sum(of_h * ah[:, None], 0)
         ar = reset * h0 * r * (1.0 - r)
         state = own * past + reset * r + tl.sum(of_z * az[:, None] + of_r * ar[:, None], 0)
+        state = tl.where(is_at, state, 0.0)
         into = made + place * 3 * size + at
         tl.store(into, az, is_at)
         tl.store(into + size, ar, is_at)
@@ -148,21 +146,68 @@ def _mix(gates, before, hidden, size, IS_FLIPPED: tl.constexpr, NUMBERS: tl.cons
     tl.store(hidden + row * size + at, h1, is_at)
 
 
-def run(gates: Tensor, first: Tensor, weights: Tensor, *, is_flipped: bool, is_backward: bool, keeps: bool) -> Tensor:
-    """h1 of all rows; ``gates`` become their results, in one launch where it ``keeps`` them alone."""
+@triton.jit
+def _by_rows(weights, x, unit, is_unit, size, UNITS: tl.constexpr, TERMS: tl.constexpr):
+    """The product of a vector with some rows of weights."""
+    total = tl.zeros([UNITS, TERMS], tl.float32)
+    for first in range(0, size, TERMS):
+        term = first + tl.arange(0, TERMS)
+        place = weights + unit.to(tl.int64)[:, None] * size + term[None, :]
+        block = tl.load(place, is_unit[:, None] & (term < size)[None, :], 0.0)
+        total += block * tl.load(x + term, term < size, 0.0)[None, :]
+    return tl.sum(total, 1)
+
+
+@Launched
+@triton.jit
+def _reset_of_row(gates, before, weights, reset, size, UNITS: tl.constexpr, TERMS: tl.constexpr):
+    """`_reset` of a single row with the product before it, which reads the weights once and does little else."""
+    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    is_unit, own = unit < 2 * size, unit - size
+    made = _by_rows(weights, before, unit, is_unit, size, UNITS, TERMS) + tl.load(gates + unit, is_unit, 0.0)
+    made = sigmoid(made)
+    tl.store(gates + unit, made, is_unit)
+    is_reset = is_unit & (own >= 0)
+    tl.store(reset + own, made * tl.load(before + own, is_reset, 0.0), is_reset)
+
+
+@Launched
+@triton.jit
+def _mix_of_row(
+    gates, before, weights, reset, hidden, size, IS_FLIPPED: tl.constexpr, UNITS: tl.constexpr, TERMS: tl.constexpr
+):  # fmt: skip
+    """`_mix` of a single row with the product before it."""
+    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    is_unit, own = unit < size, gates + 2 * size + unit
+    by_reset = _by_rows(weights + 2 * tl.cast(size, tl.int64) * size, reset, unit, is_unit, size, UNITS, TERMS)
+    h = tanh(by_reset + tl.load(own, is_unit, 0.0))
+    h0 = tl.load(before + unit, is_unit, 0.0)
+    tl.store(own, h, is_unit)
+    tl.store(hidden + unit, _mixed(tl.load(gates + unit, is_unit, 0.0), h, h0, IS_FLIPPED), is_unit)
+
+
+def run(gates: Tensor, first: Tensor, weights: Tensor, *, is_flipped: bool, is_backward: bool) -> Tensor:
+    """h1 of all rows; ``gates`` become their results."""
     rows, size = first.shape
     hidden = gates.new_empty(len(gates), size)
     if size <= MOST_AT_ONCE:
         _run[(rows,)](
-            gates, first, squares(weights, 3, is_turned=True), hidden, len(gates) // rows, rows, size,
-            is_flipped, is_backward, keeps, held_by(size), num_warps=WARPS,
+            gates, first, weights, hidden, len(gates) // rows, rows, size, is_flipped, is_backward, held_by(size),
+            num_warps=4,
         )  # fmt: skip
         return hidden
     grid, reset = grid_of(rows, size), torch.empty_like(first)
+    if rows == 1:
+        grid, how = (triton.cdiv(size, _UNITS),), (_UNITS, min(_TERMS, held_by(size)))
+        for mine, h1 in [*zip(gates, hidden, strict=True)][:: -1 if is_backward else 1]:
+            _reset_of_row[(triton.cdiv(2 * size, _UNITS),)](mine, first, weights, reset, size, *how, num_warps=4)
+            _mix_of_row[grid](mine, first, weights, reset, h1, size, is_flipped, *how, num_warps=4)
+            first = h1
+        return hidden
     for mine, h1 in [*zip(gates.split(rows), hidden.split(rows), strict=True)][:: -1 if is_backward else 1]:
-        mine[:, : 2 * size].addmm_(first, weights[: 2 * size].t())
+        add_product(mine[:, : 2 * size], first, weights[: 2 * size].t())
         _reset[grid](mine, first, reset, size, NUMBERS, num_warps=4)
-        mine[:, 2 * size :].addmm_(reset, weights[2 * size :].t())
+        add_product(mine[:, 2 * size :], reset, weights[2 * size :].t())
         _mix[grid](mine, first, h1, size, is_flipped, NUMBERS, num_warps=4)
         first = h1
     return hidden
@@ -203,15 +248,15 @@ def back(
     made, left = torch.empty_like(gates), torch.empty_like(before)
     if size <= MOST_AT_ONCE:
         _back[(rows,)](
-            gradient, gates, before, behind, squares(weights, 3), made, left, len(gates) // rows, rows, size,
-            is_flipped, held_by(size), num_warps=WARPS,
+            gradient, gates, before, behind, weights, made, left, len(gates) // rows, rows, size, is_flipped,
+            held_by(size), num_warps=4,
         )  # fmt: skip
         return made, left
     grid = grid_of(rows, size)
     steps = [*zip(*(each.split(rows) for each in (gradient, gates, before, made, left)), strict=True)]
     for own, its_gates, h0, into, to_h0 in reversed(steps):
         _back_of_mix[grid](own, its_gates, h0, behind, into, to_h0, size, is_flipped, NUMBERS, num_warps=4)
-        reset = into[:, 2 * size :] @ weights[2 * size :]
+        reset = product(into[:, 2 * size :], weights[2 * size :])
         _back_of_reset[grid](its_gates, h0, reset, into, to_h0, size, NUMBERS, num_warps=4)
-        behind = to_h0.addmm_(into[:, : 2 * size], weights[: 2 * size])
+        behind = add_product(to_h0, into[:, : 2 * size], weights[: 2 * size])
     return made, left
