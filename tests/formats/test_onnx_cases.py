@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from node_cases.case import generated
 from onnx_models import asked, ours, saved
 from openmps.errors import MPSError, MPSOperatorError
 from openmps.formats.onnx.build import BUILDERS
@@ -24,14 +24,9 @@ TRAINED = 42
 
 @cache
 def _cases():
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = collect_testcases(None)
     return [
         each
-        for each in found
+        for each in generated()
         if len(each.model.graph.node) == 1
         and each.model.graph.node[0].op_type in BUILDERS
         and all(np.asarray(value).dtype != object for value in each.data_sets[0][0] if not isinstance(value, list))

@@ -49,8 +49,8 @@ class Case:
 
 
 @functools.cache
-def cases(operators: Iterable[str]) -> tuple[Case, ...]:
-    """Every generated case whose graph is one node of these operators, in the package's order."""
+def generated() -> list[Any]:
+    """Every case of the package. Of poolings of volumes, which nothing here takes, the numbers are NaN."""
     from onnx.backend.test.case.node import collect_testcases
     from onnx.reference.ops import op_pool_common
 
@@ -60,18 +60,22 @@ def cases(operators: Iterable[str]) -> tuple[Case, ...]:
         padded: Array, x_shape: Sequence[int], kernel: Any, strides: Any, out_shape: Sequence[int],
         *others: Any, **more: Any,
     ) -> Array:  # fmt: skip
-        """The package's, which visits pixel by pixel; of three axes, which `planar` refuses, NaN: most of its time."""
+        """The package's, which visits pixel by pixel; of three axes NaN: most of its time."""
         if len(x_shape) < 5:
             return pool(padded, x_shape, kernel, strides, out_shape, *others, **more)
         return np.full((*x_shape[:2], *out_shape), np.nan, padded.dtype)
 
     with warnings.catch_warnings(), mock.patch.object(op_pool_common, "pool", pool_of_two_axes):
         warnings.simplefilter("ignore")  # some operators' cases overflow on purpose
-        found = collect_testcases(None)
+        return collect_testcases(None)
+
+
+@functools.cache
+def cases(operators: Iterable[str]) -> tuple[Case, ...]:
+    """Every generated case whose graph is one node of these operators, in the package's order."""
     wanted = frozenset(operators)
-    return tuple(
-        _case(test) for test in found if len(test.model.graph.node) == 1 and test.model.graph.node[0].op_type in wanted
-    )
+    found = [test for test in generated() if len(test.model.graph.node) == 1]
+    return tuple(_case(test) for test in found if test.model.graph.node[0].op_type in wanted)
 
 
 def _case(test: Any) -> Case:
