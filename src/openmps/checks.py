@@ -228,8 +228,10 @@ class KnownAttributes(NamedProperties):
                     add_other_spellings(cls, sorted(_declared(base)))
 
     def __dir__(self) -> list[str]:
-        kind = type(self)
-        return [n for n in super().__dir__() if not isinstance(inspect.getattr_static(kind, n, None), OtherSpelling)]
+        found: dict[str, object] = {}
+        for base in reversed(type(self).__mro__):
+            found.update(vars(base))
+        return [name for name in super().__dir__() if not isinstance(found.get(name), OtherSpelling)]
 
     if not TYPE_CHECKING:  # A type checker knows the attributes without.
 
