@@ -211,7 +211,10 @@ def test_names_are_those_that_a_type_checker_sees(package: str) -> None:
 
 def _imports_of_names(path: Path) -> Iterator[str]:
     """Lines of a module that ask a package for its names while the module itself is loaded."""
-    for node in ast.parse(path.read_text()).body:
+    text = path.read_text()
+    if not any(f"from {package} import" in text for package in LAZY):
+        return
+    for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and node.module in LAZY:
             yield from (f"{path}:{node.lineno}" for name in node.names if not name.name.startswith("__"))
 

@@ -43,7 +43,7 @@ def test_there_are_files_to_check() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [_name(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [_name(path) for path in SOURCES if not re.match(r'r?"""[^"]', path.read_text())]
     assert not silent, "these modules have no docstring"
 
 
