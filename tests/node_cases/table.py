@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +99,12 @@ def _reason(case: Case) -> str | None:
     return None
 
 
-def page() -> str:
-    """The page: operators with how many cases run, and why the others do not."""
+def page(found: Mapping[str, str | None]) -> str:
+    """The page: operators with how many cases run, and why the others do not, by the names of the cases."""
     run: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
     for case in collected():
-        reason = _reason(case)
+        reason = found[case.name]
         run[case.operator] += reason is None
         if reason is not None:
             reasons.setdefault(case.operator, Counter())[reason] += 1
@@ -129,7 +130,7 @@ Whole numbers travel as float32, where it holds them exactly.
 
 def write() -> None:
     """Write the page."""
-    PAGE.write_text(page())
+    PAGE.write_text(page({case.name: _reason(case) for case in collected()}))
 
 
 if __name__ == "__main__":
