@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 OURS = "openmps"
+COPIES = "copies"
+"""A peer that moves the bytes alone: what work would take that is nothing but memory."""
 WARM_TURNS = 2
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 """How turns are timed: by the time that passes, or by that which the process's threads spend computing. The latter is

@@ -23,12 +23,11 @@ import torch
 import openmps as mps
 from bench import filter_torch
 from bench.filter_cases import CASES, Array, Bytes, Case, Kind, noisy
-from bench.harness import OURS, add_options, by_turns, compared, record
+from bench.harness import COPIES, OURS, add_options, by_turns, compared, record
 
 SIZES = {"video": (1080, 1920), "camera": (3024, 4032)}
 """Rows and columns."""
 PEERS = {"opencv": "OpenCV", "torch": "PyTorch"}
-COPIES = "copies"
 CHAIN = "five filters in a command buffer, beside five copies"
 TURN = 4e-2
 """Seconds that a turn takes at least: as many encodes as need that long."""
@@ -172,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(options.threads)
         if cv2 is not None:
             cv2.setNumThreads(options.threads)
+    torch.backends.cudnn.allow_tf32 = False  # which PyTorch's convolutions would round numbers to
     device = mps.mtl_device(options.device)
     how = {"threads": torch.get_num_threads(), "clock": options.clock, "peer": peer, **version_of(cv2)}
     ratios: dict[str, list[float]] = {name: [] for name in SIZES if options.size in ("", name)}

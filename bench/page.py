@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from bench.harness import OURS, RESULTS, ROOT
+from bench.harness import COPIES, OURS, RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
 Row = dict[str, Any]
@@ -235,7 +235,8 @@ def _filters(device: str, name: str) -> Iterable[str]:
     yield "GPU. Bytes of four channels unless said; milliseconds of ours, and the peer's time over ours, of pictures of"
     yield f"{_sizes(found)}.\n"
     for place, size in enumerate(each["size"] for each in found[0]["sizes"]):
-        ratios = [row["sizes"][place]["ratio"] for row in found]
+        filters = (row["sizes"][place] for row in found)
+        ratios = [each["ratio"] for each in filters if each["best_peer"] != COPIES]
         middle, least, few = statistics.median(ratios), min(ratios), sum(each < 0.6 for each in ratios)
         yield f"At {size[0]}x{size[1]} the median is {middle:.2f}, the least {least:.2f}, {few} are below 0.6."
     yield ""

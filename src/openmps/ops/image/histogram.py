@@ -52,7 +52,7 @@ def counts_of_bytes(
     """As `counts`, of the first channels of bytes, as many as have bounds: each of the 256 numbers has its bin."""
     index, channels = bins_of_bytes(x.device, entries, low, high, rounds), len(low)
     taken = byte_counts(x, channels)
-    if any(each > 0.0 for each in least):
+    if not all(each <= 0.0 for each in least):
         taken = taken * (every_byte(x.device) >= bounds(least, x))[:, 0]
     return taken.new_zeros(channels, entries).scatter_add_(1, index, taken)
 
