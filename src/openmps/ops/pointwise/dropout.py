@@ -14,9 +14,9 @@ from openmps.ops.random.random import philox, split_words
 
 _WORDS_PER_BLOCK = 4
 _PART = 2**15
-"""Counters of a part: a quarter of a mebibyte for each word."""
-_NUMBERS = 2**16
-"""Numbers of a part that are dropped or kept."""
+"""Counters of a part, of each thread: a quarter of a mebibyte for each word."""
+_NUMBERS = 2**15
+"""Numbers of a part that are dropped or kept, of each thread; the engine gives a thread no fewer."""
 _WORDS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16}
 """Integers as long as a number of each type."""
 
@@ -62,8 +62,9 @@ def dropout_mask(
     image = torch.arange(first_image, first_image + images, device=device).view(images, 1)
     block, key = torch.arange(blocks, device=device), split_words(seed)
     kept = torch.empty((images, blocks, _WORDS_PER_BLOCK), dtype=torch.bool, device=device)
-    # The CPU makes some words at a time, whose rounds stay in its cache: they take half the time.
-    together = max(1, _PART // max(1, images)) if block.device.type == "cpu" else blocks
+    # The CPU makes some words at a time, whose rounds stay in its caches: they take half the time.
+    part = _PART * torch.get_num_threads()
+    together = max(1, part // max(1, images)) if block.device.type == "cpu" else blocks
     for first in range(0, blocks, together):
         some = slice(first, first + together)
         words = philox((step_low, image, block[some], step_high), key)
@@ -104,9 +105,10 @@ def _dropout_in_parts(x: Tensor, mask: Tensor, keep_probability: float) -> Tenso
     """
     result = torch.empty_like(x, memory_format=torch.channels_last)
     word = _WORDS[x.dtype]
-    kept = torch.empty(min(_NUMBERS, x.numel()), dtype=word, device=x.device)
+    part = _NUMBERS * max(2, torch.get_num_threads())
+    kept = torch.empty(min(part, x.numel()), dtype=word, device=x.device)
     numbers, places, bits = (each.permute(0, 2, 3, 1).reshape(-1) for each in (x, result, mask.view(torch.uint8)))
-    for some, place, bit in zip(numbers.split(_NUMBERS), places.split(_NUMBERS), bits.split(_NUMBERS), strict=True):
+    for some, place, bit in zip(numbers.split(part), places.split(part), bits.split(part), strict=True):
         torch.div(some, keep_probability, out=place)
         place.view(word).mul_(kept[: len(bit)].copy_(bit))
     return result
