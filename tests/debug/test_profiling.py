@@ -17,6 +17,7 @@ from openmps.debug.work import bytes_of, operations_of
 from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient, FullyConnected, FullyConnectedGradient
 from openmps.ops.convolution.convolution_transpose import ConvolutionTranspose, ConvolutionTransposeGradient
 from openmps.ops.geometry import Axis, Window
+from openmps.ops.matrix.recurrent_library import PackedRecurrence, PackLstm
 from openmps.ops.op import Action, Op
 from openmps.ops.pointwise.neuron import Neuron
 from openmps.ops.reduce.gram_matrix import GramMatrix
@@ -94,6 +95,14 @@ def test_operations_of_a_transposed_convolution() -> None:
     assert operations_of(_action(ConvolutionTranspose(window, 2)), [x, weights, None], [made]) == wanted
     back = _action(ConvolutionTransposeGradient(window, 2), ALL)
     assert operations_of(back, [made, x, weights], [x, weights, None]) == 2 * wanted
+
+
+def test_operations_of_a_recurrent_layer_with_packed_weights() -> None:
+    """Two for each product of a row of a step with the weights of four gates: of 3 inputs, and of 5 numbers of h."""
+    op, packed = PackedRecurrence(2, 5), PackLstm().run((True,), _x(20, 3), _x(20, 5))
+    given = [_x(2 * 7, 3), None, None, packed, None]
+    made = op.run(ALL, *given)
+    assert operations_of(_action(op, ALL), given, made) == 2 * 2 * 7 * 4 * 5 * (3 + 5)
 
 
 def test_bytes_are_those_of_operands_and_results() -> None:

@@ -19,6 +19,7 @@ from openmps.ops.convolution.convolution_transpose import ConvolutionTranspose, 
 from openmps.ops.convolution.fused_convolution import FusedConvolution, PooledConvolution
 from openmps.ops.convolution.preactivated_convolution import PreactivatedConvolution
 from openmps.ops.geometry import Window
+from openmps.ops.matrix.recurrent_library import PackedRecurrence
 from openmps.ops.op import Action, Kind, Op
 from openmps.ops.reduce.gram_matrix import GramMatrix, GramMatrixGradient
 
@@ -107,6 +108,12 @@ def _gram(op: Op, operands: Sequence[Any], results: Sequence[Any], wanted: tuple
     return 2 * x.numel() * x.shape[1]
 
 
+def _packed(op: PackedRecurrence, operands: Sequence[Any], results: Sequence[Any], wanted: tuple[bool, ...]) -> int:
+    """A row of a step by the weights of its inputs and of its state, which do not tell their axes."""
+    rows, inputs = operands[0].shape
+    return 2 * rows * op.gates * op.size * (inputs + op.size)
+
+
 _COUNTERS: dict[type[Op], Counter] = {
     Convolution: _multiplied,
     ConvolutionHalf: _multiplied,
@@ -119,6 +126,7 @@ _COUNTERS: dict[type[Op], Counter] = {
     ConvolutionGradient: _multiplied_back,
     FullyConnectedGradient: _multiplied_back,
     ConvolutionTransposeGradient: _spread_back,
+    PackedRecurrence: _packed,
     GramMatrix: _gram,
     GramMatrixGradient: _gram,
 }

@@ -120,6 +120,11 @@ class PackedRecurrence(Op, kind=Kind.CONTRACTION, results=3):
     size: int
 
     @property
+    def gates(self) -> int:
+        """Of its cell."""
+        return Lstm.gates
+
+    @property
     def launches(self) -> int:
         """See `Op`."""
         return self.steps
