@@ -89,3 +89,30 @@ def test_wrong_kinds_are_named_errors(name: str) -> None:
 def test_a_set_has_no_order() -> None:
     with pytest.raises(mps.MPSTypeError, match="image_descriptors must be a sequence of MPSImageDescriptor, got set"):
         mps.graph_summary(_graph(), {1})  # type: ignore[arg-type]
+
+
+TAKERS: dict[str, Callable[[Any], object]] = {
+    "an edge mode": lambda value: setattr(mps.MPSImageBox(CPU, 3, 3), "edge_mode", value),
+    "a format": lambda value: setattr(mps.MPSNNImageNode(), "format", value),
+    "a stride of arithmetic": lambda value: setattr(mps.MPSCNNAdd(CPU), "primary_stride_in_pixels_x", value),
+    "a neuron": lambda value: mps.MPSMatrixNeuron(CPU).set_neuron_type(value),
+    "images": mps.MPSImageBatch,
+    "names": lambda value: formats.dat_file_names(value),
+    "a step": lambda value: training.CheckpointFolder("none").load(value),
+    "a checkpoint": lambda value: training.CheckpointFolder("none").save(value),
+    "a read-only property": lambda value: setattr(mps.MPSImageBox(CPU, 3, 3), "conventions", value),
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+@pytest.mark.parametrize("value", [np.ones(3), torch.ones(3)], ids=["array", "tensor"])
+def test_arrays_have_no_truth_value(taker: str, value: Any) -> None:
+    with pytest.raises((mps.MPSTypeError, mps.MPSArgumentError, mps.MPSAttributeError)):
+        TAKERS[taker](value)
+
+
+@pytest.mark.parametrize("taker", ["images", "names"])
+@pytest.mark.parametrize("value", [np.array(3), torch.tensor(3)], ids=["array", "tensor"])
+def test_arrays_without_axes_are_no_sequences(taker: str, value: Any) -> None:
+    with pytest.raises(mps.MPSTypeError, match="must be a sequence of"):
+        TAKERS[taker](value)

@@ -104,9 +104,17 @@ class NamedProperties:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name, member in vars(cls).items() if _is_own(cls) else ():
-            if isinstance(member, property) and member.fset is None:
-                property.__init__(member, member.fget, _Refusal(name), member.fdel, member.__doc__)
+        # The class, and bases that are not such objects by themselves.
+        for kind in cls.__mro__ if _is_own(cls) else ():
+            if _is_own(kind) and (kind is cls or not issubclass(kind, NamedProperties)):
+                _refuse_changes(kind)
+
+
+def _refuse_changes(kind: type) -> None:
+    """Have the properties of a class that can be read only say so."""
+    for name, member in vars(kind).items():
+        if isinstance(member, property) and member.fset is None:
+            property.__init__(member, member.fget, _Refusal(name), member.fdel, member.__doc__)
 
 
 def is_writable(kind: type, name: str) -> bool:
@@ -186,9 +194,17 @@ def listed(who: str, argument: str, value: Iterable[T] | None, what: str) -> lis
     """The members of a sequence, none of None; ``what`` says in an error what they must be."""
     if value is None:
         return []
-    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
-        raise MPSTypeError(who, argument, f"must be a sequence of {what}", type(value).__name__)
-    return list(value)
+    return members(who, argument, value, f"must be a sequence of {what}")
+
+
+def members(who: str, argument: str, value: Iterable[T], rule: str) -> list[T]:
+    """What a sequence holds; text, mappings and arrays without axes are none."""
+    try:
+        if not isinstance(value, str | bytes | Mapping):
+            return list(value)
+    except TypeError:  # arrays without axes are iterable by their class
+        pass
+    raise MPSTypeError(who, argument, rule, type(value).__name__)
 
 
 # --- names of attributes ----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, TypeVar, cast
 
+from openmps.checks import members
 from openmps.errors import MPSTypeError
 
 T = TypeVar("T")
@@ -20,15 +21,15 @@ def text(who: str, argument: str, value: object) -> str:
 def listed(who: str, argument: str, value: object, kind: type[T], what: str = "") -> list[T]:
     """The members of a sequence, each of a class; text, mappings and sets, which have no order, are no sequences."""
     rule = f"must be a sequence of {what or kind.__name__}"
-    if isinstance(value, str | bytes | Mapping | Set) or not isinstance(value, Iterable):
+    if isinstance(value, Set):
         raise MPSTypeError(who, argument, rule, type(value).__name__)
     if kind is not object and isinstance(value, kind):  # an array has arrays as its members
         raise MPSTypeError(who, argument, rule, f"one {kind.__name__} by itself", f"Give a list: [{argument}]")
-    members = list(cast("Iterable[object]", value))
-    for each in members:
+    found = members(who, argument, cast("Iterable[object]", value), rule)
+    for each in found:
         if not isinstance(each, kind):
             raise MPSTypeError(who, argument, rule, f"{type(each).__name__} among them")
-    return cast("list[T]", members)
+    return cast("list[T]", found)
 
 
 def mapped(who: str, argument: str, value: object, kind: type[T], what: str = "") -> dict[str, T]:

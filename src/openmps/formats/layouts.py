@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import whole
 from openmps.errors import MPSArgumentError
 from openmps.formats.arrays import Array, to_numpy
 
@@ -128,6 +129,4 @@ def _checked(weights: Array, axes: str, who: str) -> NDArray[Any]:
 
 
 def _positive(value: int, who: str, argument: str) -> int:
-    if value < 1:
-        raise MPSArgumentError(who, argument, "must be 1 or more", value)
-    return value
+    return whole(who, argument, value, rule="must be 1 or more")

@@ -196,6 +196,8 @@ class CheckpointFolder(NamedAttributes):
 
     path: Path
 
+    _attribute_checks = {"path": lambda who, _, value: path_of(value, who)}  # noqa: RUF012
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path_of(path, "CheckpointFolder")
 
@@ -219,6 +221,7 @@ class CheckpointFolder(NamedAttributes):
         Later ones go, too: this training has left their path. The bytes are read back before and behind the disk;
         where that or writing fails, nothing is removed.
         """
+        of_kind("CheckpointFolder.save", "checkpoint", checkpoint, Checkpoint)
         keep = whole("CheckpointFolder.save", "keep", keep, rule="must be a whole number from 1 on")
         content = checkpoint.to_bytes()
         make_folder(self.path)
@@ -233,6 +236,7 @@ class CheckpointFolder(NamedAttributes):
 
     def load(self, step: int) -> Checkpoint:
         """The checkpoint after ``step`` steps; ``MPSFileError`` naming the file where it is missing or damaged."""
+        step = whole("CheckpointFolder.load", "step", step, 0)
         file = self.file(step)
         checkpoint = Checkpoint.from_bytes(read_archive(file, _WHO), file)
         if checkpoint.step != step:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import KnownAttributes, store, whole
+from openmps.checks import KnownAttributes, members, store, whole
 from openmps.core.image import arrays
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
 from openmps.core.image.image import MPSImage, defined_above, new_storage
@@ -54,10 +54,10 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
     _stack: Stack | None
 
     def __init__(self, images: Iterable[MPSImage] = ()) -> None:
-        if isinstance(images, MPSImage) or not isinstance(images, Iterable):
-            rule, remedy = "must be a sequence of MPSImage", "Pass [image]"
-            raise MPSTypeError("MPSImageBatch", "images", rule, type(images).__name__, remedy)
-        listed = tuple(images)
+        rule = "must be a sequence of MPSImage"
+        if isinstance(images, MPSImage):
+            raise MPSTypeError("MPSImageBatch", "images", rule, type(images).__name__, "Pass [image]")
+        listed = tuple(members("MPSImageBatch", "images", images, rule))
         for index, image in enumerate(listed):
             if not isinstance(image, MPSImage):
                 raise MPSTypeError("MPSImageBatch", f"images[{index}]", "must be an MPSImage", type(image).__name__)

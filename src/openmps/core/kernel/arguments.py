@@ -14,7 +14,7 @@ from openmps.core.image.image import MPSImage
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch, as_state_batch
 from openmps.core.state.state import MPSState
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.metal.device import MTLTexture
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLRegion
 
@@ -57,25 +57,27 @@ def pixel_distance(who: str, argument: str, value: int) -> int:
     return found
 
 
-def image_edge_mode(who: str, argument: str, value: MPSImageEdgeMode) -> MPSImageEdgeMode:
-    """An edge mode that windowed kernels define: ZERO or CLAMP."""
-    if value not in (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP):
-        raise MPSArgumentError(who, argument, "must be ZERO or CLAMP; the other modes belong to MPSNNPad", value)
-    return MPSImageEdgeMode(value)
-
-
 def member(who: str, argument: str, kind: type[_Member], value: object, rule: str | None = None) -> _Member:
     """``value`` as a member of an enumeration."""
     try:
         return kind(value)
     except ValueError as fault:
         rule = rule or f"must be one of {', '.join(each.name for each in kind)}"
-        raise MPSArgumentError(who, argument, rule, repr(value)) from fault
+        raise MPSArgumentError(who, argument, rule, shown(value)) from fault
 
 
 def member_of(kind: type[_Member], rule: str | None = None) -> Callable[[str, str, Any], _Member]:
     """The check that a value is a member of an enumeration."""
     return lambda who, argument, value: member(who, argument, kind, value, rule)
+
+
+def image_edge_mode(who: str, argument: str, value: MPSImageEdgeMode) -> MPSImageEdgeMode:
+    """An edge mode that windowed kernels define: ZERO or CLAMP."""
+    rule = "must be ZERO or CLAMP; the other modes belong to MPSNNPad"
+    found = member(who, argument, MPSImageEdgeMode, value, rule)
+    if found not in (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP):
+        raise MPSArgumentError(who, argument, rule, value)
+    return found
 
 
 def flags_of(kind: type[_Flags]) -> Callable[[str, str, Any], _Flags]:

@@ -25,6 +25,7 @@ from openmps.checks import (
 )
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.kernel.arguments import member
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.graph.nodes.rows import GradientRow, KernelRow, Row
@@ -102,9 +103,11 @@ class _Exportable(NamedAttributes):
 def checked_format(who: str, argument: str, value: object, *, or_none: bool = False) -> MPSImageFeatureChannelFormat:
     """A format that images can be stored in, or NONE where that is allowed."""
     allowed = [MPSImageFeatureChannelFormat.NONE] * or_none + list(NUMPY_DTYPES)
-    if value not in allowed:
-        raise MPSArgumentError(who, argument, f"must be {', '.join(each.name for each in allowed)}", shown(value))
-    return MPSImageFeatureChannelFormat(value)  # pyright: ignore[reportArgumentType]
+    rule = f"must be {', '.join(each.name for each in allowed)}"
+    found = member(who, argument, MPSImageFeatureChannelFormat, value, rule)
+    if found not in allowed:
+        raise MPSArgumentError(who, argument, rule, shown(value))
+    return found
 
 
 checked_allocator = having(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import ClassVar, NamedTuple
 
-from openmps.checks import FLT_MAX, number
+from openmps.checks import FLT_MAX, as_index, number
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.arguments import member
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.state.gradient import MPSNNBinaryGradientState
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, shown
 from openmps.ops.op import Value
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, Comparison, CutInfinities, Stretch, open_limits
 from openmps.types import MPSNNComparisonType
@@ -29,9 +29,10 @@ class ArithmeticParameters(NamedTuple):
 
 def zero_or_one(who: str, argument: str, value: int) -> int:
     """A stride of arithmetic kernels: 1, or 0 to broadcast."""
-    if value not in (0, 1):
-        raise MPSArgumentError(who, argument, "must be 0 (broadcast) or 1", value)
-    return int(value)
+    found = as_index(value)
+    if found not in (0, 1):
+        raise MPSArgumentError(who, argument, "must be 0 (broadcast) or 1", shown(value))
+    return found
 
 
 class MPSCNNArithmeticGradientState(MPSNNBinaryGradientState):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from openmps.checks import Shown, flag, store
 from openmps.core.kernel.activation import activated
+from openmps.core.kernel.arguments import member
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.lowering_context import LoweringContext
@@ -50,9 +51,7 @@ _SHARED = MTLResourceOptions.STORAGE_MODE_SHARED
 def _accumulator(
     who: str, argument: str, value: MPSNNConvolutionAccumulatorPrecisionOption
 ) -> MPSNNConvolutionAccumulatorPrecisionOption:
-    if value not in (_HALF, _FLOAT):
-        raise MPSArgumentError(who, argument, "must be HALF or FLOAT", repr(value))
-    return MPSNNConvolutionAccumulatorPrecisionOption(value)
+    return member(who, argument, MPSNNConvolutionAccumulatorPrecisionOption, value, "must be HALF or FLOAT")
 
 
 class ForwardChoice(NamedTuple):

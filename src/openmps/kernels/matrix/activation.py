@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from openmps.checks import of_kind
+from openmps.core.kernel.arguments import member
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.matrices import PartsKernel
 from openmps.core.kernel.operands import OperandContext
@@ -44,7 +45,7 @@ class NeuronSetting(PartsKernel):
         Raises:
             MPSArgumentError: There is no such neuron, it is a PReLU, or a parameter is no number of float32.
         """
-        if neuron_type == MPSCNNNeuronType.PRELU:
+        if member(self.name, "neuron_type", MPSCNNNeuronType, neuron_type) is MPSCNNNeuronType.PRELU:
             remedy = "Use set_neuron_to_prelu" if self._takes_slopes else "Use MPSMatrixNeuron behind it"
             raise MPSArgumentError(self.name, "neuron_type", "must not be PRELU, whose slopes are many", None, remedy)
         self.neuron_descriptor = MPSNNNeuronDescriptor(neuron_type, parameter_a, parameter_b, parameter_c)
