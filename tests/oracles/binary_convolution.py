@@ -11,9 +11,10 @@ XNOR = 1
 AND = 2
 
 
-def weight_bit(words: np.ndarray, q: int, j: int, i: int, channel: int) -> int:
-    """Channel `c` is bit `c % 32`, from the lowest, of word `c // 32`."""
-    return int(words[q, j, i, channel // 32]) >> (channel % 32) & 1
+def weight_bits(words: np.ndarray, channels: int) -> np.ndarray:
+    """`[O, ky, kx, channels]`: channel `c` is bit `c % 32`, from the lowest, of word `c // 32`."""
+    places = np.arange(channels)
+    return words[..., places // 32].astype(np.int64) >> places % 32 & 1
 
 
 def pack(bits: np.ndarray) -> np.ndarray:
@@ -26,13 +27,15 @@ def pack(bits: np.ndarray) -> np.ndarray:
     return words.astype(np.uint32)
 
 
-def product(number: float, weight: int, kind: int) -> float:
-    bit = 0 if number < 0 else 1
+def products(pixel: np.ndarray, weights: np.ndarray, kind: int) -> np.ndarray:
+    """Of numbers `[N, C]` and bits `[O, C]`, each with each: `[N, O, C]`."""
+    numbers, weights = pixel[:, None, :], weights[None]
+    bits = np.where(numbers < 0, 0, 1)
     if kind == BINARY_WEIGHTS:
-        return number if weight else -number
+        return np.where(weights == 1, numbers, -numbers)
     if kind == XNOR:
-        return 1.0 if bit == weight else -1.0
-    return float(bit & weight)
+        return np.where(bits == weights, 1.0, -1.0)
+    return (bits & weights).astype(np.float64)
 
 
 def forward(
@@ -52,16 +55,13 @@ def forward(
     images, channels = x.shape[:2]
     outputs = words.shape[0]
     result = np.zeros((images, outputs, rows.result, columns.result))
-    magnitude = _mean_magnitude(x, input_bias, input_scale)
+    bits, magnitude = weight_bits(words, channels), _mean_magnitude(x, input_bias, input_scale)
     for y, u, taps in windows(rows, columns):
         total, scale = np.zeros((images, outputs)), np.zeros(images)
         for j, i, row, column in taps:
             pixel = _prepared(read(x, row, column, edge), input_bias, input_scale)
             scale += read(magnitude, row, column, edge)[:, 0] / (rows.size * columns.size)
-            for n in range(images):
-                for q in range(outputs):
-                    for c in range(channels):
-                        total[n, q] += product(pixel[n, c], weight_bit(words, q, j, i, c), kind)
+            total += products(pixel, bits[:, j, i], kind).sum(axis=2)
         if output_scale is not None:
             total = total * output_scale
         if beta:
