@@ -12,6 +12,7 @@ import pytest
 
 from encoding import Bench
 from networks import POOL, convolution, softmax_loss
+from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.graph.graph import MPSNNGraph
@@ -123,16 +124,16 @@ class Sample:
         return printed
 
     def accuracy(self, pixels: Array, classes: Array) -> float:
-        """Of the inference graph, after it took the trained weights over."""
+        """Of the inference graph, after it took the trained weights over; of batches in one block, made at once."""
         self.inference.reload_from_data_sources()
         right = 0
         for start in range(0, len(pixels), 200):
             command_buffer = self.bench.command_buffer()
-            result = self.inference.encode_batch(command_buffer, [self.images(pixels[start : start + 200])])
+            given = MPSImageBatch.from_numpy(self.bench.device, pixels[start : start + 200])
+            result: Any = self.inference.encode_batch(command_buffer, [given])
             command_buffer.commit()
             command_buffer.wait_until_completed()
-            assert result is not None
-            found = np.array([image.numpy().argmax() for image in result])
+            found = result.numpy().reshape(len(given), 10).argmax(1)
             right += int((found == classes[start : start + 200]).sum())
         return right / len(pixels)
 
