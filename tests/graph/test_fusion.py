@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.ops.convolution.fused_convolution import Activation, Fused, FusedConvolution, PrepareConvolution
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.op import Equation, Function, Input, Kind, Op, Role
@@ -38,6 +39,7 @@ def axis(size: int, stride: int, dilation: int, offset: int, source: int, result
     return Axis(source=source, result=result, size=size, stride=stride, dilation=dilation, offset=offset)
 
 
+@in_one_test
 @pytest.mark.parametrize("slope", [0.0, 1.0])
 @pytest.mark.parametrize("edge_mode", [MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP])
 @pytest.mark.parametrize(("rows", "columns"), list(itertools.product(AXES, AXES)))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from networks import NETWORKS, Weights, training_graph
 from openmps.graph.lint import RULES
 from openmps.graph.nodes.catalog import SINCE
@@ -306,6 +307,7 @@ def test_edge_modes_and_detectors() -> None:
     assert [finding.says for finding in report.findings] == ["MPSCNNYOLOLossDescriptor came with macOS 10.14"]
 
 
+@in_one_test
 @pytest.mark.parametrize("name", SINCE)
 def test_the_table_of_releases_is_that_of_the_docstrings(name: str) -> None:
     said = re.search(r"MPSNNGraphNodes\.h, macOS ([\d.]+\d)", getattr(mps, name).__doc__ or "")

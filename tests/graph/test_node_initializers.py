@@ -9,6 +9,7 @@ import pytest
 
 import openmps as mps
 from graph.node_initializers import INITIALIZERS
+from in_one_test import in_one_test
 from networks import Weights
 from node_catalogue import mps_source
 from openmps.graph.nodes.catalog import NODES, rows
@@ -125,6 +126,7 @@ def test_the_list_is_of_every_node_class() -> None:
     assert listed == {kind for kind in concrete if any(row.node in kind.__mro__ for row in rows())}
 
 
+@in_one_test
 @pytest.mark.parametrize(("kind", "form"), CASES)
 def test_positional_and_by_name(kind: type[Any], form: tuple[str, ...]) -> None:
     arguments = _arguments(kind, form)

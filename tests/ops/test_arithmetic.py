@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, assert_close, inner, tensor
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError
 from openmps.ops.pointwise import arithmetic as ops
 from openmps.ops.pointwise.arithmetic import Arithmetic
@@ -66,6 +67,7 @@ def test_every_operation_has_its_own_member() -> None:
     assert {m.name for m in Arithmetic} >= {name.upper() for name in OPERATIONS}
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("operation", "shapes", "settings", "layout", "dtype"),
     dealt([[*OPERATIONS], SHAPES, SETTINGS], [LAYOUTS, [torch.float64, torch.float32]]),
@@ -96,6 +98,7 @@ def test_equals_loops(
         assert_close(actual, gradient, TOLERANCE[dtype], f"{operation} {what}")
 
 
+@in_one_test
 @pytest.mark.parametrize("limits", [(-0.5, 0.75), (-oracle.FLT_MAX, 0.5), (0.0, oracle.FLT_MAX)], ids=str)
 @pytest.mark.parametrize("shapes", SHAPES[:5], ids=str)
 @pytest.mark.parametrize("operation", LINEAR)
@@ -202,6 +205,7 @@ def test_values_on_a_limit_are_outside_the_mask(device: torch.device) -> None:
     assert mask.ravel().tolist() == [False, True, False, False]
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("comparison", "shapes", "threshold", "dtype"),
     dealt([[*MPSNNComparisonType], SHAPES], [[0.0, 0.5, 2.0], [torch.float64, torch.float32]]),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, tensor
+from in_one_test import in_one_test
 from openmps.ops.normalization import batch_normalization as ops
 from openmps.ops.normalization.batch_normalization import (
     BatchMoments,
@@ -61,6 +62,7 @@ def _exact(moments: Moments) -> tuple[np.ndarray, np.ndarray]:
     return array(moments.mean) + array(moments.correction), array(moments.variance)
 
 
+@in_one_test
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import TOLERANCE, array, assert_close, tensor
+from in_one_test import in_one_test
 from openmps.ops.convolution.binary_convolution import (
     NO_TERMS,
     BinaryTerms,
@@ -68,6 +69,7 @@ def _check(
     assert_close(found, expected, TOLERANCE[dtype])
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", range(60))
 def test_placements(kind: Type, number: int) -> None:
@@ -75,6 +77,7 @@ def test_placements(kind: Type, number: int) -> None:
     _check(case, kind, (1, 3, 4)[number % 3], TERM_SETS[number % 5], bool(number // 5 % 2))
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("axis", SINGLE_AXES[::3], ids=str)
 def test_every_size_stride_dilation_and_offset(kind: Type, axis: Axis) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from helpers import TOLERANCE, array, assert_close, inner, tensor
+from in_one_test import in_one_test
 from openmps.ops import geometry
 from openmps.ops.convolution import convolution as ops
 from openmps.ops.convolution import weights_gradient
@@ -148,6 +149,7 @@ def test_printed_gradient_numbers(implementation: str) -> None:
 # --- against the loops -------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(("number", "dtype"), dealt([range(len(ALL))], [DTYPES]), ids=str)
 def test_forward_equals_loops(number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator) -> None:
     p = problem(number, rng)
@@ -159,6 +161,7 @@ def test_forward_equals_loops(number: int, dtype: torch.dtype, device: torch.dev
     assert_close(result, expected, TOLERANCE[dtype], f"convolution of {p.case}")
 
 
+@in_one_test
 @pytest.mark.parametrize(("number", "dtype"), dealt([range(len(ALL))], [DTYPES]), ids=str)
 def test_gradients_equal_loops(number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator) -> None:
     p = problem(number, rng)
@@ -257,6 +260,7 @@ TRAPS = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", ["channels_last", "odd_strides"])
 @pytest.mark.parametrize("edge", [ZERO, CLAMP])
@@ -294,6 +298,7 @@ def test_both_ways_to_the_engine_agree(
 # --- gradients by other ways -------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("number", range(0, len(ALL), 2))
 def test_adjoint_identity(number: int, device: torch.device, rng: np.random.Generator) -> None:
     p = problem(number, rng)
@@ -319,6 +324,7 @@ def test_gradients_equal_finite_differences(edge: int, device: torch.device, rng
     assert_close(biases, finite_difference.gradient(lambda v: total(biases=v), p.biases), 1e-8, "biases")
 
 
+@in_one_test
 @pytest.mark.parametrize("symmetric_padding", [0, 1, 2])
 @pytest.mark.parametrize(("k", "s", "d"), [(1, 1, 1), (3, 1, 1), (3, 2, 1), (5, 1, 1), (4, 2, 1), (3, 1, 2), (2, 3, 1)])
 @pytest.mark.parametrize("groups", [1, 2])
@@ -497,6 +503,7 @@ def test_sub_pixels_are_pixel_shuffle_with_blocks_outermost(rng: np.random.Gener
 # --- float16 operands ------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("case", cases(20, seed=7), ids=str)
 @pytest.mark.parametrize("few", [False, True], ids=["together", "image by image"])
 def test_weights_gradient_by_written_out_windows(

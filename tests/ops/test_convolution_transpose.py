@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, inner, tensor
+from in_one_test import in_one_test
 from openmps.ops import geometry
 from openmps.ops.convolution import convolution_transpose as ops
 from openmps.ops.geometry import Window
@@ -160,6 +161,7 @@ def test_printed_numbers(implementation: str, weights: list[float], result: int,
 # --- against the loops -----------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(("number", "dtype"), dealt([range(COUNT)], [DTYPES]), ids=str)
 def test_forward_equals_loops(number: int, dtype: torch.dtype, device: torch.device) -> None:
     p = problem(number)
@@ -170,6 +172,7 @@ def test_forward_equals_loops(number: int, dtype: torch.dtype, device: torch.dev
     assert_close(result, p.expected(biases), TOLERANCE[dtype], f"{p.rows} {p.columns}")
 
 
+@in_one_test
 @pytest.mark.parametrize(("number", "dtype"), dealt([range(COUNT)], [DTYPES]), ids=str)
 def test_gradients_equal_loops(number: int, dtype: torch.dtype, device: torch.device) -> None:
     p = problem(number)
@@ -239,6 +242,7 @@ def test_both_ways_to_the_engine_agree(device: torch.device, monkeypatch: pytest
 # --- gradients by other ways -----------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("number", range(0, COUNT, 2))
 def test_adjoint_identity(number: int, device: torch.device) -> None:
     p = problem(number)
@@ -262,6 +266,7 @@ def test_gradients_equal_finite_differences(device: torch.device, rng: np.random
     assert_close(biases, finite_difference.gradient(lambda v: total(biases=v), p.biases), 1e-8, "biases")
 
 
+@in_one_test
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize(("k", "s", "d"), [(1, 1, 1), (3, 1, 1), (3, 2, 1), (5, 1, 1), (4, 2, 1), (3, 1, 2), (2, 3, 1)])
 @pytest.mark.parametrize("groups", [1, 2])

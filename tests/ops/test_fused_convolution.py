@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import array, assert_close, tensor
+from in_one_test import in_one_test
 from openmps.ops.convolution.fused_convolution import (
     Activation,
     Fused,
@@ -90,6 +91,7 @@ class Problem:
         return found
 
 
+@in_one_test
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("number", range(len(ALL)))
 def test_numbers(number: int, name: str, device: torch.device, rng: np.random.Generator) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import assert_close, inner, tensor
+from in_one_test import in_one_test
 from openmps.ops import geometry as ops
 from openmps.types import MPSImageEdgeMode
 from oracles import geometry as oracle
@@ -107,6 +108,7 @@ def region(case: Case, x: np.ndarray) -> np.ndarray:
     return result
 
 
+@in_one_test
 @pytest.mark.parametrize("number", range(len(ALL)))
 def test_read_equals_loops(number: int, device: torch.device, rng: np.random.Generator) -> None:
     case = ALL[number]
@@ -115,6 +117,7 @@ def test_read_equals_loops(number: int, device: torch.device, rng: np.random.Gen
     assert_close(found, region(case, x), 0.0, f"read of {case}")
 
 
+@in_one_test
 @pytest.mark.parametrize("number", range(len(ALL)))
 def test_read_adjoint_equals_loops(number: int, device: torch.device, rng: np.random.Generator) -> None:
     case = ALL[number]

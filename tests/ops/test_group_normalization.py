@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inner, tensor
+from in_one_test import in_one_test
 from openmps.ops import geometry
 from openmps.ops.normalization import group_normalization as ops
 from openmps.types import MPSImageEdgeMode
@@ -72,6 +73,7 @@ def test_printed_numbers(implementation: str) -> None:
     assert_digits(found[2], [1.0], 5)
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("shape", "groups"), SHAPES, ids=str)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from catalogue import SWEPT
 from encoding import FLOAT32, Bench, train
+from in_one_test import in_one_test
 from openmps.errors import MPSTrainingWarning
 from openmps.ops.op import Function, Kind, Op
 from samples.sample import Sample
@@ -40,6 +41,7 @@ def _images(operands: list[Any]) -> Iterator[int]:
     return (place for place, each in enumerate(operands) if isinstance(each, Tensor) and each.ndim == 4)
 
 
+@in_one_test
 @pytest.mark.filterwarnings(f"ignore::{MPSTrainingWarning.__module__}.{MPSTrainingWarning.__name__}")
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_a_pointwise_operation_changes_one_number_for_one(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from in_one_test import in_one_test
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.pointwise.dropout import DropoutMask, dropout
 from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient, can_pool
@@ -62,6 +63,7 @@ def products(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return x
 
 
+@in_one_test
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("name", WINDOWS)
 def test_the_same_numbers(name: str, form, each_place: torch.device) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, assert_close, tensor
+from in_one_test import in_one_test
 from openmps.ops.reduce.local_correlation import local_correlation
 from openmps.types import MPSImageEdgeMode
 from oracles import reduce as oracle
@@ -24,6 +25,7 @@ SHAPES = [
 EDGES = [MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP]
 
 
+@in_one_test
 @pytest.mark.parametrize("edge", EDGES, ids=lambda each: each.name)
 @pytest.mark.parametrize("stride", [(1, 1), (2, 3), (7, 5)], ids=str)
 @pytest.mark.parametrize("window", WINDOWS, ids=str)

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, assert_close, assert_digits, inner, tensor
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError
 from openmps.ops.normalization import local_normalization as ops
 from openmps.ops.normalization.local_normalization import Contrast, Divisor
@@ -74,6 +75,7 @@ GENTLE = [Pair("spatial", MILD), Pair("local_contrast", MILD, Contrast(0.5, -1.5
 # --- over pixels, against the loops -----------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "number", "dtype"), dealt([NAMES, range(len(CASES))], [DTYPES]), ids=str)
 def test_equals_loops(
     name: str, number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
@@ -204,6 +206,7 @@ def _cross(implementation: str, x: np.ndarray, size: int, divisor: Divisor) -> n
     return ops.cross_channel_normalization(tensor(x), size, divisor).numpy()
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", [1, 3, 4, 5, 12])

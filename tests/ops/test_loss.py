@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, tensor
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError
 from openmps.ops.loss import loss as ops
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
@@ -76,6 +77,7 @@ def check(p: Parameters, y, t, weights, dtype, device, layout="contiguous") -> N
         assert_close(actual, wanted, TOLERANCE[dtype], f"{what} of {p}")
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -95,6 +97,7 @@ def test_equals_loops(
     check(settings(kind, reduction), y, t, None, dtype, device, layout)
 
 
+@in_one_test
 @pytest.mark.parametrize("across", [False, True], ids=["each image", "across batch"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("kind", [k for k in range(10) if k != COSINE], ids=[n for n in NAMES if "cosine" not in n])
@@ -273,6 +276,7 @@ def test_hinge_on_its_margin_has_no_gradient(device: torch.device) -> None:
 # --- value and gradient apart ----------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 @pytest.mark.parametrize("shape", [(3, 5, 2, 3), (1, 1, 1, 1), (0, 3, 2, 2)], ids=str)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -288,6 +292,7 @@ def test_forward_alone(kind, reduction, shape, weighted, device: torch.device, r
         assert torch.equal(ops.forward_loss(y, t, weights, p), ops.loss(y, t, weights, p)[0])
 
 
+@in_one_test
 @pytest.mark.parametrize("of_labels", [False, True], ids=["of predictions", "of labels"])
 @pytest.mark.parametrize("broadcast", [False, True], ids=["each", "one for all"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -328,6 +333,7 @@ def _chain(kind: int, p: Parameters, shape: tuple[int, ...], rng: np.random.Gene
     return y, t, weights, flow
 
 
+@in_one_test
 @pytest.mark.parametrize("of_labels", [False, True], ids=["of predictions", "of labels"])
 @pytest.mark.parametrize("reduction", [NONE, SUM])
 @pytest.mark.parametrize("across", [False, True], ids=["each image", "across batch"])

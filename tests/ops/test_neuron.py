@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, on_a_cpu_of, tensor
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError
 from openmps.ops.pointwise import neuron as ops
 from openmps.types import MPSCNNNeuronType
@@ -76,6 +77,7 @@ def test_both_gradients_of_tanh(
     assert slopes[1:].tolist() == [0.0, 0.0]
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("kind", "name", "values"), CASES, ids=IDS)
@@ -131,6 +133,7 @@ def test_printed_gelu_numbers(implementation: str) -> None:
     assert_digits(slope, [-0.083315, 0.867495, 1.085232], 6)
 
 
+@in_one_test
 @pytest.mark.parametrize(("kind", "name", "values"), CASES, ids=IDS)
 def test_gradient_equals_finite_differences(
     kind: int, name: str, values: tuple[float, float, float], device: torch.device, rng: np.random.Generator
@@ -239,6 +242,7 @@ def test_edges_of_the_definitions(device: torch.device) -> None:
     assert math.isnan(one(kinds.LOGARITHM, -1.0, 1.0, 0.0, -1.0))
 
 
+@in_one_test
 @pytest.mark.parametrize(("kind", "name"), KINDS, ids=NAMES)
 def test_nan_passes_through(kind: int, name: str, device: torch.device) -> None:
     x = torch.full((1, 1, 1, 1), float("nan"), device=device)
@@ -246,6 +250,7 @@ def test_nan_passes_through(kind: int, name: str, device: torch.device) -> None:
     assert math.isnan(float(ops.neuron(x, MPSCNNNeuronType(kind), *oracle.DEFAULTS[name], data)))
 
 
+@in_one_test
 @pytest.mark.parametrize(("kind", "name"), KINDS, ids=NAMES)
 def test_no_images_and_memory_format(kind: int, name: str, device: torch.device) -> None:
     data = torch.full((4,), 0.5, device=device) if name == "prelu" else None
@@ -281,6 +286,7 @@ def test_kinks_turn_at_zero_exactly(name: str, dtype: torch.dtype, flush: bool, 
     assert slope == [above, above, above, below]
 
 
+@in_one_test
 @pytest.mark.parametrize(("kind", "name"), KINDS, ids=NAMES)
 def test_sources_stay_untouched(kind: int, name: str, device: torch.device) -> None:
     data = torch.full((4,), 0.5, device=device) if name == "prelu" else None

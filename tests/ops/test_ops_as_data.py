@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.layout.image_copy import RowsToImages
 from openmps.ops.layout.pad import Pad, PadGradient
@@ -64,6 +65,7 @@ def _operands(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype, device: t
     return [x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x for x in made]
 
 
+@in_one_test
 @each_case
 def test_equal_fields_make_equal_operations(op: Op, shapes: Any) -> None:
     """Each field counts, and none is a tensor or a list."""
@@ -73,6 +75,7 @@ def test_equal_fields_make_equal_operations(op: Op, shapes: Any) -> None:
     assert not any(isinstance(getattr(op, field.name), torch.Tensor | np.ndarray | list) for field in fields(op))
 
 
+@in_one_test
 @each_case
 def test_results_share_memory_only_where_the_operation_says_so(op: Op, shapes: Any, device: torch.device) -> None:
     operands = _operands(shapes, torch.float32, device)
@@ -83,6 +86,7 @@ def test_results_share_memory_only_where_the_operation_says_so(op: Op, shapes: A
     assert all(torch.equal(operand, before) for operand, before in zip(operands, kept, strict=True))
 
 
+@in_one_test
 @each_case
 def test_float16_operands_cost_one_rounding(op: Op, shapes: Any, device: torch.device) -> None:
     if not op.takes_half:

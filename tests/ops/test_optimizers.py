@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from helpers import TOLERANCE, assert_close, assert_digits, tensor
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError
 from openmps.ops.update import optimizers as ops
 from openmps.types import MPSNNRegularizationType
@@ -175,6 +176,7 @@ def run_both(
         now = result
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("kind", "number", "place", "dtype"),
     dealt([[*KINDS], range(len(COMMON))], [["in place", "elsewhere", "gaps"], [torch.float64, torch.float32]]),

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.ops.convolution.packed_weights import packed_weights
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSImageEdgeMode
 
 
+@in_one_test
 @pytest.mark.parametrize("outputs", [1, 2, 5, 8, 9])
 @pytest.mark.parametrize(("images", "stride"), [(1, 1), (2, 1), (3, 2), (0, 1)])
 @pytest.mark.parametrize("has_biases", [True, False])

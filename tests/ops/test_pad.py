@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, inner, tensor
+from in_one_test import in_one_test
 from openmps.ops.layout.pad import pad, pad_gradient
 from openmps.types import MPSImageEdgeMode
 from oracles import pad as oracle
@@ -38,6 +39,7 @@ PLACEMENTS = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("placement", "edge", "layout", "dtype"), pairs(PLACEMENTS, [*EDGES], LAYOUTS, DTYPES), ids=str
 )

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import TOLERANCE, array, assert_close, assert_digits, inner, tensor
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError
 from openmps.ops.geometry import Window
 from openmps.ops.pooling import pooling as ops
@@ -88,6 +89,7 @@ def test_printed_average_gradient(implementation: str, edge: int, expected: list
 # --- against the loops ---------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(("number", "dtype"), dealt([range(len(DILATED))], [DTYPES]), ids=str)
 def test_maximum_equals_loops(number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator) -> None:
     case = DILATED[number]
@@ -105,6 +107,7 @@ def test_maximum_equals_loops(number: int, dtype: torch.dtype, device: torch.dev
         assert_close(found, expected, TOLERANCE[dtype], f"maximum gradient of {case}, {how}")
 
 
+@in_one_test
 @pytest.mark.parametrize(("number", "dtype"), dealt([range(len(DILATED))], [DTYPES]), ids=str)
 def test_ties_go_to_the_first_tap(
     number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
@@ -133,6 +136,7 @@ def test_ties_may_go_to_the_last_tap(number: int, device: torch.device, rng: np.
     assert_close(found, expected, TOLERANCE[torch.float64], f"tied maximum gradient of {case}")
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("number", "zero_pad", "dtype"),
     [(i, PADS[(i + j) % 4], DTYPES[(i // 4 + j) % 2]) for i in range(len(PLAIN)) for j in (0, 1)],
@@ -152,6 +156,7 @@ def test_average_equals_loops(
     )
 
 
+@in_one_test
 @pytest.mark.parametrize(("number", "dtype"), dealt([range(len(PLAIN))], [DTYPES]), ids=str)
 def test_l2_norm_equals_loops(number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator) -> None:
     case = PLAIN[number]
@@ -203,6 +208,7 @@ def test_every_axis_placement(edge: int, device: torch.device, rng: np.random.Ge
     assert not wrong, f"{len(wrong)} of {len(SINGLE_AXES)} placements are wrong, first {wrong[:3]}"
 
 
+@in_one_test
 @pytest.mark.parametrize("number", range(len(DILATED)))
 def test_without_a_choice(number: int, device: torch.device, rng: np.random.Generator) -> None:
     case = DILATED[number]
@@ -274,6 +280,7 @@ def test_l2_norm_refuses_dilation(device: torch.device) -> None:
 # --- gradients by other ways ---------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("number", range(0, len(PLAIN), 2))
 def test_average_adjoint_identity(number: int, device: torch.device, rng: np.random.Generator) -> None:
     case = PLAIN[number]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import on_a_cpu_of
+from in_one_test import in_one_test
 from openmps.ops.matrix import products
 
 
@@ -15,6 +16,7 @@ def _maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     on_a_cpu_of(monkeypatch, is_intel=request.param)
 
 
+@in_one_test
 @pytest.mark.usefixtures("_maker")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import array
+from in_one_test import in_one_test
 from openmps.ops.random.random import philox_words
 from openmps.ops.random.random_distributions import integers, normal, probability, truncated_normal, uniform
 from oracles import random as oracle
@@ -39,6 +40,7 @@ def _tensor(words: list[int], device: torch.device) -> torch.Tensor:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**63 + 12345, 2**64 - 1])
 @pytest.mark.parametrize("first", [0, 1, 2, 3, 4, 7, 2**34 - 6, 2**34, 2**40 + 1])
 def test_philox_words(seed: int, first: int, device: torch.device) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from helpers import array, assert_close, tensor
+from in_one_test import in_one_test
 from openmps.ops.matrix.recurrent import GateGradient, Recurrence, RecurrenceGradient, SourceGradient
 from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, Parameters, RecurrentCell, SingleGate, State
 from openmps.ops.matrix.recurrent_library import (
@@ -126,6 +127,7 @@ class Trial:
         return op.run(ALL, tensor(x), tensor(h), tensor(c) if self.case.cell.has_memory else None, *self.parameters)
 
 
+@in_one_test
 @cases
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("rows", ROWS, ids=str)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, assert_close, tensor
+from in_one_test import in_one_test
 from openmps.ops.reduce import reduce as ops
 from openmps.ops.reduce.reduce import Reduction
 from oracles import reduce as oracle
@@ -31,6 +32,7 @@ def test_axes_are_the_oracles() -> None:
     assert (ops.CHANNELS, ops.ROWS, ops.COLUMNS) == (oracle.CHANNELS, oracle.ROWS, oracle.COLUMNS)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("reduction", "axis", "shape", "layout", "dtype"),
     dealt([[*Reduction], [*AXES], SHAPES], [LAYOUTS, [torch.float64, torch.float32]]),
@@ -79,6 +81,7 @@ def test_channels_last_stays(reduction: Reduction, axis: str, device: torch.devi
     assert torch.equal(x, kept)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("kind", "broadcast", "shape", "layout", "dtype"),
     dealt([[*FUNCTIONS], [(), (2,), (3,), (2, 3)], SHAPES], [LAYOUTS, [torch.float64, torch.float32]]),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.ops.update.shards import Shard
 
 
+@in_one_test
 @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 33, 100, 1024, 4640])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
 def test_every_number_is_of_one_process(length, count):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from in_one_test import in_one_test
 from openmps.ops.convolution.convolution import convolution, with_biases
 from openmps.ops.convolution.fused_convolution import Activation
 from openmps.ops.pointwise.neuron import neuron
@@ -91,12 +92,14 @@ def _assert_is_convolution(form: str, case: Case, dtype: torch.dtype, place: tor
     assert worst <= TOLERANCES[dtype] * max(1.0, float(plain.abs().max()) if found.numel() else 1.0)
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("number", range(len(PLACED)))
 def test_each_channel_by_itself(number: int, dtype: torch.dtype, place: torch.device) -> None:
     _assert_is_convolution("depthwise", PLACED[number], dtype, place, number)
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("number", range(len(PLACED)))
 def test_all_channels(number: int, dtype: torch.dtype, place: torch.device) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from helpers import TOLERANCE, assert_close
+from in_one_test import in_one_test
 from interpreter import triton_place
 from openmps.ops import triton
 from openmps.ops.update import optimizers as ops
@@ -77,6 +78,7 @@ def both(
     return found
 
 
+@in_one_test
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("what", UPDATES)
 def test_sizes(
@@ -89,6 +91,7 @@ def test_sizes(
         assert_close(a, b, 4 * TOLERANCE[torch.float32], f"{what}, operand {index}")
 
 
+@in_one_test
 @pytest.mark.parametrize("is_held", [False, True], ids=["a number", "on the device"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("what", UPDATES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.ops.pooling.pooling import average_pooling, l2_norm_pooling, max_pooling
 from openmps.types import MPSImageEdgeMode
 from placements import cases
@@ -14,6 +15,7 @@ PLAIN = cases(12, seed=4, dilation=False)
 PLAIN = [case for case in PLAIN if case.rows.dilation == case.columns.dilation == 1]
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("number", range(len(PLACED)))
 def test_the_same_bits(number: int, dtype: torch.dtype, place: torch.device) -> None:
@@ -31,6 +33,7 @@ def test_the_same_bits(number: int, dtype: torch.dtype, place: torch.device) -> 
     assert found.is_contiguous(memory_format=torch.channels_last)
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("number", range(len(PLAIN)))
 def test_averages(number: int, dtype: torch.dtype, place: torch.device) -> None:

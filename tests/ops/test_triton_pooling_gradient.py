@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.ops import triton
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.pooling.pooling import max_pooling, max_pooling_gradient
@@ -20,6 +21,7 @@ AXES = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize("edge_mode", [MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(2, 3), (1, 70), (3, 1), (0, 4)], ids=str)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, tensor
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError
 from openmps.ops.loss import loss as losses
 from openmps.ops.loss import yolo_loss as ops
@@ -87,6 +88,7 @@ def _check(p: Parameters, y: Any, t: Any, weights: Any, device: Any, dtype=torch
 # --- against the loops -----------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("classes", [0, 1, 4])
