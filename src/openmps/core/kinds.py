@@ -21,7 +21,7 @@ def text(who: str, argument: str, value: object) -> str:
 def listed(who: str, argument: str, value: object, kind: type[T], what: str = "") -> list[T]:
     """The members of a sequence, each of a class; text, mappings and sets, which have no order, are no sequences."""
     rule = f"must be a sequence of {what or kind.__name__}"
-    if isinstance(value, Set):
+    if isinstance(value, str | bytes | Set):
         raise MPSTypeError(who, argument, rule, type(value).__name__)
     if kind is not object and isinstance(value, kind):  # an array has arrays as its members
         raise MPSTypeError(who, argument, rule, f"one {kind.__name__} by itself", f"Give a list: [{argument}]")

@@ -45,7 +45,8 @@ class NeuronSetting(PartsKernel):
         Raises:
             MPSArgumentError: There is no such neuron, it is a PReLU, or a parameter is no number of float32.
         """
-        if member(self.name, "neuron_type", MPSCNNNeuronType, neuron_type) is MPSCNNNeuronType.PRELU:
+        rule = "must be a neuron of MPSCNNNeuronType"
+        if member(self.name, "neuron_type", MPSCNNNeuronType, neuron_type, rule) is MPSCNNNeuronType.PRELU:
             remedy = "Use set_neuron_to_prelu" if self._takes_slopes else "Use MPSMatrixNeuron behind it"
             raise MPSArgumentError(self.name, "neuron_type", "must not be PRELU, whose slopes are many", None, remedy)
         self.neuron_descriptor = MPSNNNeuronDescriptor(neuron_type, parameter_a, parameter_b, parameter_c)
