@@ -34,7 +34,7 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 what can be compared on a machine that others use too; what runs beside something else is not seen in it."""
 _REST = 0.1
 """Seconds between turns: threads without work stay awake for some milliseconds, on cores that the next one wants."""
-_PACKAGES = ("torch", "numpy", "jax", "onnxruntime", "openvino", "triton")
+_PACKAGES = ("torch", "numpy", "jax", "onnxruntime", "openvino", "MNN", "ncnn", "triton")
 _MARK = "bench>"
 
 

@@ -63,7 +63,7 @@ def inference(device: str, how: str = "eager", **said: Any) -> Turn:
     """Probabilities, or what a detector finds, of one batch after another; the images are on the device."""
     work = Work(**said)
     _prepare(device, how)
-    network = _with_results(work).eval().to(device=device, memory_format=LAST)
+    network = with_results(work).eval().to(device=device, memory_format=LAST)
     x = torch.from_numpy(pictures(work)).permute(0, 3, 1, 2).to(device).contiguous(memory_format=LAST)
     if work.half:
         network, x = network.half(), x.half()
@@ -140,7 +140,7 @@ class _Probabilities(nn.Module):
         return torch.softmax(x.float(), 1)
 
 
-def _with_results(work: Work) -> nn.Module:
+def with_results(work: Work) -> nn.Module:
     """The network up to what an app reads."""
     network = make_network(work)
     return network if isinstance(network, Detector) else nn.Sequential(network, _Probabilities())
@@ -150,7 +150,7 @@ def onnx_inference(device: str, **said: Any) -> Turn:
     """The same network in ONNX Runtime."""
     import onnxruntime
 
-    file, x = _as_onnx(device, Work(**said))
+    file, x = as_onnx(device, Work(**said))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
@@ -161,7 +161,7 @@ def openvino_inference(device: str, **said: Any) -> Turn:
     """The same network in OpenVINO, in float32, one request after the other."""
     import openvino
 
-    file, x = _as_onnx(device, Work(**said))
+    file, x = as_onnx(device, Work(**said))
     core = openvino.Core()
     hints = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     hints["INFERENCE_NUM_THREADS"] = str(torch.get_num_threads())
@@ -169,13 +169,13 @@ def openvino_inference(device: str, **said: Any) -> Turn:
     return Turn(lambda steps: [request.infer({0: x}, share_inputs=True) for _ in range(steps)])
 
 
-def _as_onnx(device: str, work: Work) -> tuple[bytes, np.ndarray]:
+def as_onnx(device: str, work: Work) -> tuple[bytes, np.ndarray]:
     """The network as an ONNX file, and images for it."""
     import io
 
     if device != "cpu" or work.half:
         raise SkippedError("measured on the CPU alone, in float32")
     x = np.ascontiguousarray(pictures(work).transpose(0, 3, 1, 2))
-    network, file = _with_results(work).eval(), io.BytesIO()
+    network, file = with_results(work).eval(), io.BytesIO()
     torch.onnx.export(network, (torch.from_numpy(x),), file, input_names=["x"], dynamo=False)
     return file.getvalue(), x

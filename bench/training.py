@@ -135,6 +135,7 @@ def contenders(task: Task, device: str) -> list[Contender]:
     if device == "cpu" and peer == "inference":
         found.append(Contender("ONNX Runtime", "bench.torch_peers", "onnx_inference", said))
         found.append(Contender("OpenVINO", "bench.torch_peers", "openvino_inference", said))
+        found += [Contender(name, "bench.mobile_peers", f"{name.lower()}_inference", said) for name in ("MNN", "ncnn")]
     return found
 
 
