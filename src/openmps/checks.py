@@ -6,7 +6,7 @@ import inspect
 import math
 import operator
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from functools import lru_cache
@@ -461,16 +461,6 @@ def as_index(value: object) -> int | None:
         return None
 
 
-def lengths_text(lengths: Sequence[int]) -> str:
-    """``(28, 20)`` as ``28x20``."""
-    return "x".join(str(length) for length in lengths)
-
-
-def counted(number: int, word: str) -> str:
-    """``1 kernel``, ``2 kernels``."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
 def _too_large(who: str, argument: str, got: object) -> MPSArgumentError:
     return MPSArgumentError(who, argument, f"must be a number of float32, at most {FLT_MAX} in magnitude", got)
 
@@ -482,16 +472,6 @@ _OF_TYPE: dict[str, Callable[[str, str, Any], Any]] = {
     "str | None": optional_text,
 }
 """What attributes are checked by that are declared so."""
-
-
-def size_text(shape: Sequence[int]) -> str:
-    """The size of pixels in an array of this shape, (height, width, …), as the framework puts it: width first.
-
-    ``(20, 28, 3)`` as ``28x20x3``. Every size that is printed has this order; what has Python's is a shape, in
-    parentheses.
-    """
-    height, width, *more = shape
-    return lengths_text((width, height, *more))
 
 
 OF_MEMORY = re.compile(r"out of memory|not enough memory|(cannot|can't) allocate memory|^Error -4 while", re.IGNORECASE)

@@ -34,7 +34,8 @@ def _short(part: object, most: int = _LONGEST_PART) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def _counted(number: int, word: str) -> str:
+def counted(number: int, word: str) -> str:
+    """``1 kernel``, ``2 kernels``."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
@@ -126,7 +127,7 @@ class MPSExportError(_ListingError, MPSArgumentError):
     """Something of a graph cannot be said in the format asked for; ``problems`` lists all of it, a line each."""
 
     def __init__(self, who: str, argument: str, problems: Sequence[str]) -> None:
-        rule = f"must hold only what the format has; {_counted(len(problems), 'problem')} in the way"
+        rule = f"must hold only what the format has; {counted(len(problems), 'problem')} in the way"
         super().__init__(who, argument, rule, problems)
 
 
@@ -148,7 +149,7 @@ class MPSOperatorError(_ListingError, MPSFileError):
             "that the framework cannot express": len(nodes) - invalid,
             "against ONNX's rules": invalid,
         }
-        rule = "has " + " and ".join(f"{_counted(count, 'node')} {what}" for what, count in counts.items() if count)
+        rule = "has " + " and ".join(f"{counted(count, 'node')} {what}" for what, count in counts.items() if count)
         problems = [_said(each["operator"], each["why"], each["remedy"], [each["node"]]) for each in nodes]
         super().__init__(who, argument, rule, problems)
 
@@ -189,3 +190,18 @@ class MPSNonFiniteError(MPSError, ArithmeticError):
 
 class MPSTrainingWarning(UserWarning):
     """Weights do not arrive: they did not move, no update was ever asked for, or a kernel holds older ones."""
+
+
+def lengths_text(lengths: Sequence[int]) -> str:
+    """``(28, 20)`` as ``28x20``."""
+    return "x".join(str(length) for length in lengths)
+
+
+def size_text(shape: Sequence[int]) -> str:
+    """The size of pixels in an array of this shape, (height, width, …), as the framework puts it: width first.
+
+    ``(20, 28, 3)`` as ``28x20x3``. Every size that is printed has this order; what has Python's is a shape, in
+    parentheses.
+    """
+    height, width, *more = shape
+    return lengths_text((width, height, *more))

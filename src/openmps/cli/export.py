@@ -11,7 +11,7 @@ import typer
 
 from openmps.cli.models import Found, Images, open_graph, open_model, required_images
 from openmps.cli.options import Samples, Training, note, require_outside
-from openmps.cli.reading import is_model, require_network
+from openmps.cli.reading import Network, is_model
 from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSFileError
 
@@ -30,15 +30,6 @@ _TAKERS = {
 """Options, and what they are for."""
 
 
-Network = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN|ARCHIVE",
-        help="A run folder, or a graph in an archive.",
-        show_default=False,
-        callback=require_network,
-    ),
-]
 Out = Annotated[Path, typer.Argument(help="The folder or package to make, or the file.", show_default=False)]
 Batch = Annotated[
     int | None,

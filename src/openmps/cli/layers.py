@@ -11,7 +11,7 @@ from openmps.cli.models import Images, chosen_images, open_graph
 from openmps.cli.options import console, note
 from openmps.cli.reading import is_coreml, is_onnx, open_run, require_network
 from openmps.cli.registry import Modules, registry_of
-from openmps.errors import printable
+from openmps.errors import counted, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,7 +70,6 @@ def summary(
 
 def _print_operators(path: Path) -> None:
     """The operators of an ONNX model, whether they can be converted or not."""
-    from openmps.checks import counted
     from openmps.formats.onnx.ports import shape_text
     from openmps.formats.onnx.reading import read_model
 

@@ -9,7 +9,7 @@ import typer
 
 from openmps.cli.models import Images, as_taken, chosen_images, open_graph
 from openmps.cli.options import Samples, Training, note
-from openmps.cli.reading import require_network
+from openmps.cli.reading import Network
 from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSFileError
 
@@ -20,15 +20,7 @@ _HAS_ERRORS = 1
 
 
 def lint(
-    graph: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN|ARCHIVE",
-            help="A run folder, or a graph in an archive.",
-            show_default=False,
-            callback=require_network,
-        ),
-    ],
+    graph: Network,
     target: Annotated[
         str | None,
         typer.Option(metavar="SYSTEM", help="The oldest system: macos-10.14, ios-12, tvos-13.", show_default=False),

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from openmps.checks import lengths_text, size_text
 from openmps.cli.archives import archived, labels
 from openmps.cli.options import parse_image_size, unorm_notes, warned_once
 from openmps.cli.reading import is_coreml, open_run
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, lengths_text, size_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model
 from openmps.cli.options import (
     Device,
@@ -24,7 +23,7 @@ from openmps.cli.options import (
 )
 from openmps.cli.reading import is_coreml, is_model, require_model, require_unread
 from openmps.cli.registry import Modules, registry_of
-from openmps.errors import MPSError, MPSFileError, printable
+from openmps.errors import MPSError, MPSFileError, counted, lengths_text, printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from openmps.checks import counted, size_text
-from openmps.errors import MPSError, MPSFileError
+from openmps.errors import MPSError, MPSFileError, counted, size_text
 
 if TYPE_CHECKING:
     import numpy as np

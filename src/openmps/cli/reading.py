@@ -92,6 +92,15 @@ Run = Annotated[
     Path,
     typer.Argument(help="The run folder, or its name in runs.", show_default=False, callback=require_network),
 ]
+Network = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN|ARCHIVE",
+        help="A run folder, or a graph in an archive.",
+        show_default=False,
+        callback=require_network,
+    ),
+]
 
 
 def _found(path: Path) -> Path:

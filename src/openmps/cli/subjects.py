@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from openmps.checks import size_text
 from openmps.cli.lint import arrays_in
 from openmps.cli.models import Found, as_taken, open_graph, open_model
 from openmps.cli.options import format_of, image_of_size, refuse_given
 from openmps.cli.reading import is_model, open_run, require_files
-from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.errors import MPSArgumentError, MPSFileError, size_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from openmps import __version__
-from openmps.checks import size_text
 from openmps.cli.options import (
     Device,
     Scaling,
@@ -67,6 +66,7 @@ from openmps.cli.training_options import (
     chosen_options,
     given_options,
 )
+from openmps.errors import size_text
 
 if TYPE_CHECKING:
     from openmps.distributed import Group
@@ -125,10 +125,7 @@ def train(
     Started by torchrun, as many processes share every batch, each on a GPU of its own or on the CPU, and come to the
     weights that one would; the first writes the run.
     """
-    _check_name(run)
-    if is_alone():
-        require_network(resume)
-        require_data(data)
+    _check_paths(run, resume, data)
     with joined(device) as group:
         going_on = run_to_go_on_with(group, run, resume)
         if going_on is not None:
@@ -147,10 +144,13 @@ def train(
             _begin(split, chosen, device, group, run, _source(data, filter_name, skip_broken), network, **more)
 
 
-def _check_name(run: Path | None) -> None:
-    """Raise where ``--run`` can name no folder that is to be made."""
+def _check_paths(run: Path | None, resume: Path | None, data: Path | None) -> None:
+    """Raise where ``--run`` can name no folder to be made, or what one process alone is to read is not there."""
     if run is not None and run.name in ("", ".."):
         raise typer.BadParameter(f"'{run}' is no name of a new folder", param_hint="--run")
+    if is_alone():  # others look together
+        require_network(resume)
+        require_data(data)
 
 
 def _side_lengths(image_size: str | None) -> tuple[int, int] | None:

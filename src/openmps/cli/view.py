@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openmps.checks import counted
 from openmps.cli.models import Found, open_graph, open_model, required_images
 from openmps.cli.models import Images as Sizes
 from openmps.cli.options import (
@@ -24,7 +23,7 @@ from openmps.cli.options import (
 from openmps.cli.reading import is_model, open_run, require_files, require_network, require_unread
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Count, chosen_format, given_to, images_of, sources_of
-from openmps.errors import MPSError
+from openmps.errors import MPSError, counted
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given

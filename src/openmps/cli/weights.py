@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openmps.checks import lengths_text
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.weight_conversion import Conversion, Layout, convert_weights
 from openmps.cli.weight_files import RawFormat, shown_arrays
 from openmps.cli.weight_names import check_pairs
-from openmps.errors import printable
+from openmps.errors import lengths_text, printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Self, overload
 
-from openmps.checks import Checked, NamedAttributes, is_whole, lengths_text, listed, of_kind, one_of_two
+from openmps.checks import Checked, NamedAttributes, is_whole, listed, of_kind, one_of_two
 from openmps.core.numbers import integer
 from openmps.core.vector_descriptor import element_bytes
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, lengths_text
 from openmps.selectors import Factory, takes
 from openmps.types import MPSDataType, MPSDimensionSlice
 

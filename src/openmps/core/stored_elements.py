@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import KnownAttributes, Labelled, Shown, lengths_text
+from openmps.checks import KnownAttributes, Labelled, Shown
 from openmps.core.elements import Elements, ElementsShape
 from openmps.core.lifetime import (
     TemporaryCounts,
@@ -19,7 +19,7 @@ from openmps.core.lifetime import (
     record_synchronize,
 )
 from openmps.core.operand import Operand
-from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError, lengths_text
 from openmps.metal.array_protocols import as_array, exported, location
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region, require_written, unwritten, wait_until_written

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import counted, finite, lengths_text
+from openmps.checks import finite
 from openmps.core.kinds import optional_mapping
 from openmps.debug.hints import hint
 from openmps.debug.pairing import is_inner, pairs
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, counted, lengths_text
 from openmps.graph.run.trace import Trace, TracedKind, TracedValue, check_trace
 from openmps.selectors import name_arguments
 from openmps.tables import note_text, printed_html, short, table

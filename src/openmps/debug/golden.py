@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import counted, lengths_text, of_kind
+from openmps.checks import of_kind
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.debug.captured.layers import Layers, arrays_for, check_infers
 from openmps.debug.captured.rounding import Precision, expected, operand_format
 from openmps.debug.comparing import error_percentiles
-from openmps.errors import MPSArgumentError, MPSFileError, shown
+from openmps.errors import MPSArgumentError, MPSFileError, counted, lengths_text, shown
 from openmps.formats.atomic import write_atomic
 from openmps.formats.captures import (
     NUMBERS,

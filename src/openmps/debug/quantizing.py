@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import counted, of_kind
+from openmps.checks import of_kind
 from openmps.core.data_source import loaded
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.debug.captured.layers import WEIGHTS, Change, Layer, Layers, arrays_for, check_infers
-from openmps.errors import MPSArgumentError, MPSNonFiniteError
+from openmps.errors import MPSArgumentError, MPSNonFiniteError, counted
 from openmps.formats.archive.archiver import archived_with
 from openmps.formats.archive.sources import ArchivedQuantizedWeights, convolution_numbers
 from openmps.formats.quantization import QuantizedForm, is_smaller, quantized, quantized_bytes

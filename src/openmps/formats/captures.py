@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import lengths_text, of_kind
+from openmps.checks import of_kind
 from openmps.core.kinds import listed
-from openmps.errors import MPSArgumentError, MPSFileError, shown
+from openmps.errors import MPSArgumentError, MPSFileError, lengths_text, shown
 from openmps.formats.atomic import write_atomic
 from openmps.formats.folders import whole_folder
 from openmps.formats.json_text import read_json

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import adaptive_avg_pool2d
 
-from openmps.checks import flag, size_text
+from openmps.checks import flag
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import check_is_device
-from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown, size_text
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of, visible_entries
 from openmps.formats.picture_files import FORMATS, OTHER_FORMATS, bytes_of_source, decoded, encoded

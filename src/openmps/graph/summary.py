@@ -12,10 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.checks import lengths_text, of_kind
+from openmps.checks import of_kind
 from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
 from openmps.core.image.storage import Extent
 from openmps.core.padding.policy import padding_label
+from openmps.errors import lengths_text
 from openmps.graph.compile.program import Program, Stage
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.node import MPSNNGradientFilterNode

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from openmps.checks import Labelled, NamedAttributes, Single, counted, described, is_whole
-from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError
+from openmps.checks import Labelled, NamedAttributes, Single, described, is_whole
+from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError, counted
 from openmps.metal.execution import Work
 from openmps.metal.pending import Region, Writer, require_written, unwritten
 from openmps.metal.processor import Processor

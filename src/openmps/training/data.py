@@ -12,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import flag, is_whole, size_text
-from openmps.errors import MPSArgumentError, MPSFileError, shown
+from openmps.checks import flag, is_whole
+from openmps.errors import MPSArgumentError, MPSFileError, shown, size_text
 from openmps.formats.extras import missing_package
 from openmps.formats.paths import is_folder, path_of, visible_entries
 from openmps.training.dataset import Dataset, DataSplit

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import flag, number, of_kind, size_text
+from openmps.checks import flag, number, of_kind
 from openmps.core.kinds import listed
-from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown, size_text
 from openmps.selectors import name_arguments
 
 LastBatch: TypeAlias = Literal["keep", "drop"]

@@ -13,8 +13,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import size_text
-from openmps.errors import MPSFileError
+from openmps.errors import MPSFileError, size_text
 from openmps.formats.paths import LARGEST, is_file, path_of, reading, require_file
 from openmps.training.dataset import Dataset, DataSplit
 

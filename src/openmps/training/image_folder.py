@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import flag, is_whole, size_text
-from openmps.errors import MPSArgumentError, MPSFileError, shown
+from openmps.checks import flag, is_whole
+from openmps.errors import MPSArgumentError, MPSFileError, shown, size_text
 from openmps.formats.paths import is_folder, is_forbidden, path_of, read_file, visible_entries
 from openmps.formats.picture_files import FORMATS, LONGEST, OTHER_FORMATS, opened
 from openmps.training.dataset import Dataset

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import size_text
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, size_text
 from openmps.formats.archive.sources import ArchivedNormalizationParameters
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of, require_file

@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from openmps.checks import of_kind, size_text
-from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.checks import of_kind
+from openmps.errors import MPSArgumentError, MPSFileError, size_text
 from openmps.metal.device import MTLDevice
 from openmps.training.data import has_class_folders, load_dataset
 from openmps.training.dataset import Dataset, DataSplit

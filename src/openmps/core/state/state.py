@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from html import escape
 from typing import Any
 
-from openmps.checks import KnownAttributes, Labelled, Shown, counted, flag, listed, store
+from openmps.checks import KnownAttributes, Labelled, Shown, flag, listed, store
 from openmps.convention import current
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
@@ -22,7 +22,7 @@ from openmps.core.lifetime import (
 )
 from openmps.core.numbers import integer
 from openmps.core.state.resources import MPSStateResourceList, Resource, Slot, device_of, slots_of
-from openmps.errors import MPSLifetimeError, MPSTypeError
+from openmps.errors import MPSLifetimeError, MPSTypeError, counted
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, require_written, unwritten

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from openmps.checks import lengths_text
 from openmps.debug.pairing import pairs
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, lengths_text
 from openmps.formats.captures import Capture, CapturedImage
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.run.trace import Trace, TracedKind, TracedValue, filter_names, source_names

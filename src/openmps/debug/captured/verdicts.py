@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import counted, lengths_text, of_kind
+from openmps.checks import of_kind
 from openmps.convention import conventions
 from openmps.convention.table import CONVENTIONS
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -30,7 +30,7 @@ from openmps.debug.captured.rounding import (
 )
 from openmps.debug.comparing import FLOAT16_LIMIT, error_percentiles
 from openmps.debug.hints import hint
-from openmps.errors import MPSError
+from openmps.errors import MPSError, counted, lengths_text
 from openmps.formats.captures import Capture, CapturedImage, numbers_of
 from openmps.graph.graph import MPSNNGraph
 from openmps.selectors import name_arguments

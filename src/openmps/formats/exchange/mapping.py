@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import finite, lengths_text
+from openmps.checks import finite
 from openmps.core.kinds import listed, optional_mapping, text
-from openmps.errors import MPSArgumentError, MPSTypeError, MPSWeightsError, shown
+from openmps.errors import MPSArgumentError, MPSTypeError, MPSWeightsError, lengths_text, shown
 from openmps.formats.arrays import Array, to_numpy
 from openmps.formats.exchange.conventions import COUNTERS, SEPARATORS, WeightLayout, orders, suffixes
 from openmps.formats.exchange.layers import LayerKind, Network, WeightLayer, network_layers

@@ -8,8 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from openmps.checks import lengths_text
-from openmps.errors import printable
+from openmps.errors import lengths_text, printable
 from openmps.selectors import name_arguments
 from openmps.tables import printed_html
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from openmps.checks import lengths_text, store
+from openmps.checks import store
 from openmps.core.image.storage import Shape
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, lengths_text
 from openmps.formats.onnx.ports import OnnxPort
 from openmps.graph.compile.program import Program, Stage
 from openmps.graph.graph import MPSNNGraph

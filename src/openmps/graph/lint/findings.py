@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from openmps.checks import counted
+from openmps.errors import counted
 from openmps.selectors import name_arguments
 from openmps.tables import printed_html
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import NamedAttributes, Shown, counted, lengths_text, listed, of_kind
+from openmps.checks import NamedAttributes, Shown, listed, of_kind
 from openmps.core.kernel.lowering_context import RESULT
 from openmps.core.training_state import Checkpointed
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, counted, lengths_text
 from openmps.graph.compile.interface import source_label
 from openmps.graph.compile.program import Program, Stage
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, handle_label, row_of
