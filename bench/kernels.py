@@ -4,7 +4,7 @@ A turn of ours encodes as often as takes some milliseconds, to command buffers o
 layers; it commits each and waits for the last. The call is made as often. What a gradient kernel reads of the forward
 pass is there before the turn, as what autograd keeps is. Before anything is timed, the numbers are compared.
 
-Usage: python -m bench.kernels [--device cpu|cuda] [--only WORD] [--largest] [--turns N] [--threads N]
+Usage: python -m bench.kernels [--device cpu|cuda] [--only WORD] [--last N] [--turns N] [--threads N]
        [--clock wall|cpu]
 """
 
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="WORD", help="cases whose names hold it")
-    parser.add_argument("--largest", action="store_true", help="the largest size alone")
+    parser.add_argument("--last", type=int, choices=(1, 2, 3), default=3, help="so many of the sizes, the largest ones")
     add_options(parser, 15)
     options = parser.parse_args(arguments)
     exactly(options.threads)
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             sizes = [
                 measure(case, size, device, options.turns, gradient=gradient, clock=options.clock)
-                for size in SIZES[options.device][-1 if options.largest else 0 :]
+                for size in SIZES[options.device][-options.last :]
             ]
             print(f"{name:52}" + "".join(f"{each['ratio']:8.2f}" for each in sizes), flush=True)
             if not options.no_record:

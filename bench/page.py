@@ -118,20 +118,22 @@ def _kernels_by_threads(device: str, name: str) -> Iterable[str]:
     found = _by_threads("kernels", device)
     if not found:
         return
-    ratios: dict[int, dict[str, float]] = {}
+    columns: dict[tuple[int, str], dict[str, float]] = {}
     for row in found:
-        ratios.setdefault(row["threads"], {})[row["work"]] = row["sizes"][-1]["ratio"]
+        for size, case in zip(("largest", "middle"), reversed(row["sizes"]), strict=False):
+            columns.setdefault((row["threads"], size), {})[row["work"]] = case["ratio"]
+    ordered = sorted(columns, key=lambda column: (column[0], column[1] == "largest"))
     yield f"## Kernels with several threads, {name}\n"
-    yield "By the clock, beside the bare PyTorch call with as many threads: its time over ours at the largest size,"
-    yield f"{_sizes(found)}.\n"
-    for threads, of in sorted(ratios.items()):
-        middle, least = statistics.median(of.values()), min(of.values())
-        yield f"With {threads} threads the median of {len(of)} rows is {middle:.2f}, the least {least:.2f};"
-        yield f"{sum(ratio < 0.9 for ratio in of.values())} are under 0.9.\n"
-    yield f"| kernel | {' | '.join(f'{threads} threads' for threads in sorted(ratios))} |"
-    yield f"| --- |{' ---: |' * len(ratios)}"
+    yield "By the clock, beside the bare PyTorch call with as many threads: its time over ours at the middle and the"
+    yield f"largest size, {_sizes(sorted(found, key=lambda row: -len(row['sizes'])))}.\n"
+    for column in ordered:
+        of = columns[column].values()
+        yield f"With {column[0]} threads at the {column[1]} size the median of {len(of)} rows is"
+        yield f"{statistics.median(of):.2f}, the least {min(of):.2f}; {sum(ratio < 0.9 for ratio in of)} are under 0.9."
+    yield f"\n| kernel | {' | '.join(f'{threads} threads, {size}' for threads, size in ordered)} |"
+    yield f"| --- |{' ---: |' * len(ordered)}"
     for work in dict.fromkeys(row["work"] for row in found):
-        cells = (f"{of[work]:.2f}" if work in of else "" for _, of in sorted(ratios.items()))
+        cells = (f"{columns[column][work]:.2f}" if work in columns[column] else "" for column in ordered)
         yield f"| {work} | {' | '.join(cells)} |"
     yield f"\n{_seen(found)}\n"
 
