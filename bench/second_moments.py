@@ -1,12 +1,14 @@
-"""A residual network of bottlenecks trained with its block ends by second moments and without, from several seeds.
+"""Residual networks trained with their block ends by second moments and without, from several seeds.
 
 What is compared are losses, accuracies, and how far the gradients of a batch are from those of PyTorch in float64, at
 the first weights and at the last. Both ways see the same weights at first, and the same batches. On the CPU a graph has
-no block ends by second moments: there the rules of a GPU are asked for, and the operations run in their slow forms,
-those of every end, of few pixels too. On a GPU the kernels run, where the graph plans them.
+no block ends by second moments: there the rules of a GPU are asked for, and the operations run in their slow forms. On
+a GPU the kernels run. Either way ends of few pixels are among them, which a graph leaves as they are. How many ends
+there are is counted: none in ResNet-18, whose blocks end with convolutions of 3x3 pixels.
 
-Usage: python -m bench.second_moments [--data digits|shapes ...] [--format float32|float16 ...] [--steps N] [--seeds N]
-       [--width N] [--batch N] [--device cpu|cuda] [--threads N] [--no-record]
+Usage: python -m bench.second_moments [--network resnet18|resnet50 ...] [--data digits|shapes|images ...]
+       [--format float32|float16 ...] [--steps N] [--seeds N] [--width N] [--batch N] [--pixels N] [--device cpu|cuda]
+       [--threads N] [--no-record]
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,17 +27,24 @@ import torch
 import openmps as mps
 from bench.harness import ROOT, record
 from openmps.graph.compile import compiler
+from openmps.ops.normalization.second_moments import MomentsEnd
 from openmps.ops.rewrite.rule import Place
 from openmps.training import architectures, load_dataset
 from openmps.training import network as networks
 from openmps.training.architectures import NetworkRow
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.network import Network, NetworkShape, optimizer_factory
+from openmps.training.topology import Value
 
 sys.path.append(str(ROOT / "tests"))  # where the network is in PyTorch
 
 Array = np.ndarray
-SIDE, NAME = 64, "resnet50"
+SIDE = 64
+BUILT: dict[str, tuple[str, Callable[..., Value], int]] = {
+    "resnet18": ("ResNet-18", architectures.resnet18, 8),
+    "resnet50": ("ResNet-50", architectures.resnet50, 16),
+}
+"""What networks are called, what describes them, and how many blocks they have."""
 RATE = 0.002
 """Adam's at first; it falls to 0 in a line."""
 LAST = 20
@@ -81,7 +91,27 @@ _SHAPES: tuple[Callable[[Array, Array, float], Array], ...] = (
     lambda y, x, radius: abs(np.hypot(y, x) - 0.8 * radius) < radius / 4,
     lambda y, x, radius: (np.minimum(abs(y), abs(x)) < radius / 4) & (np.maximum(abs(y), abs(x)) < radius),
 )
-DATA: dict[str, Callable[[], DataSplit]] = {"digits": digits, "shapes": shapes}
+
+
+def images(count: int = 2000, classes: int = 10, waves: int = 4) -> DataSplit:
+    """Images in colour: a pattern of its class, a sum of a few waves, moved by any distance, in noise."""
+    generator = np.random.default_rng(6)
+    rows, columns = np.mgrid[:SIDE, :SIDE, :1][:2] * (2 * np.pi / SIDE)
+    patterns = np.zeros((classes, SIDE, SIDE, 3))
+    for pattern in patterns:
+        for _ in range(waves):
+            y, x = generator.integers(-4, 5, 2)
+            pattern += generator.normal(0, 1, 3) * np.cos(y * rows + x * columns + generator.uniform(0, 2 * np.pi, 3))
+    labels = np.arange(count) % classes
+    moved = [np.roll(patterns[label], generator.integers(0, SIDE, 2), (0, 1)) for label in labels]
+    pixels = 128 + 20 * (np.stack(moved) + generator.normal(0, _NOISE, (count, SIDE, SIDE, 3)))
+    names = tuple(map(str, range(classes)))
+    return Dataset(pixels.clip(0, 255).astype(np.uint8), labels, names, "images").split(seed=0)
+
+
+_NOISE = 2.0
+"""Deviation; a pattern of four waves has 1.4."""
+DATA: dict[str, Callable[[], DataSplit]] = {"digits": digits, "shapes": shapes, "images": images}
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -90,6 +120,7 @@ DATA: dict[str, Callable[[], DataSplit]] = {"digits": digits, "shapes": shapes}
 class Work(NamedTuple):
     """What both ways have in common."""
 
+    network: str
     device: mps.MTLDevice
     data: DataSplit
     channel_format: Format
@@ -103,16 +134,18 @@ class Work(NamedTuple):
     @property
     def shape(self) -> NetworkShape:
         """Of the network."""
-        return NetworkShape.of(self.data.training.images, len(self.data.training.class_names), NAME)
+        return NetworkShape.of(self.data.training.images, len(self.data.training.class_names), self.network)
 
     def graph(self, network: Network, *, by_moments: bool) -> mps.MPSNNGraph:
-        """A training graph; raises unless it has block ends as they are asked for."""
+        """A training graph."""
         graph = network.training_graph(self.device, self.channel_format, loss_weight=1 / self.batch, dropout_seed=0)
         graph.allow_second_moments = by_moments
-        program = graph.program_for([self.shape.image_descriptor()], self.batch)
-        if by_moments != ("MomentsEnd" in {type(each.op).__name__ for each in program.function.equations}):
-            raise SystemExit("The network has no ends by second moments, or has some that were not asked for")
         return graph
+
+    def ends(self, graph: mps.MPSNNGraph) -> int:
+        """How many of a graph's block ends are by second moments."""
+        program = graph.program_for([self.shape.image_descriptor()], self.batch)
+        return sum(isinstance(each.op, MomentsEnd) for each in program.function.equations)
 
     def step(self, graph: mps.MPSNNGraph, chosen: Array) -> float:
         """One step with some of the training images; its mean loss."""
@@ -137,6 +170,7 @@ def trained(work: Work, *, by_moments: bool) -> dict[str, Any]:
         losses.append(work.step(graph, generator.choice(len(work.data.training), work.batch, replace=False)))
     errors.append(gradient_error(work, network.arrays(), by_moments=by_moments))
     return {
+        "ends": work.ends(graph),
         "loss": _digits(statistics.mean(losses[-LAST:])),
         "accuracy": _digits(_accuracy(work, network)),
         "first_error": _digits(errors[0]),
@@ -192,7 +226,9 @@ def _exact(work: Work, arrays: dict[str, Array], chosen: Array) -> dict[str, Arr
     data, classes = work.data.training, len(work.data.training.class_names)
     with torch.device(work.where):
         parameters = deep_networks.Parameters(arrays, torch.float64, training=True)
-        logits = deep_networks.NETWORKS[NAME](parameters, torch.tensor(data.images[chosen] / 255).permute(0, 3, 1, 2))
+        logits = deep_networks.NETWORKS[work.network](
+            parameters, torch.tensor(data.images[chosen] / 255).permute(0, 3, 1, 2)
+        )
         targets = torch.tensor(np.eye(classes)[data.labels[chosen]])
     parameters.losses(logits, targets).mean().backward()
     return parameters.gradients()
@@ -201,51 +237,52 @@ def _exact(work: Work, arrays: dict[str, Array], chosen: Array) -> dict[str, Arr
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _prepare(width: int, device: str) -> None:
-    """Have the network in this width, and on the CPU the rules of a GPU, whatever block ends cost there."""
-    row = NetworkRow(partial(architectures.resnet50, width=width), 8)
-    networks.NETWORKS = {**architectures.NETWORKS, NAME: row}
-    if device == "cpu":
+def _prepare(options: argparse.Namespace) -> None:
+    """Have networks in this width, ends of so few pixels, and on the CPU the rules of a GPU."""
+    rows = {name: NetworkRow(partial(describe, width=options.width), 8) for name, (_, describe, _) in BUILT.items()}
+    networks.NETWORKS = {**architectures.NETWORKS, **rows}
+    compiler._PIXELS = options.pixels
+    if options.device == "cpu":
         compiler.place_of = lambda device: Place.TRITON
-        compiler._PIXELS = 1
 
 
-def _row(options: argparse.Namespace, data: str, channel_format: str) -> None:
+def _row(options: argparse.Namespace, network: str, data: str, channel_format: str) -> None:
     """All seeds, both ways."""
     split, device = DATA[data](), mps.mtl_device(options.device)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for seed in range(options.seeds):
         said = split, FORMATS[channel_format], options.batch, options.steps, seed, options.device
-        work = Work(device, *said, device.new_command_queue())
+        work = Work(network, device, *said, device.new_command_queue())
         for way, by_moments in WAYS.items():
             found[way].append(trained(work, by_moments=by_moments))
-            print(f"{data}, {channel_format}, seed {seed}, {way} {found[way][-1]}", flush=True)
-    about = {"data": data, "format": channel_format, "side": SIDE}
-    about |= {name: getattr(options, name) for name in ("steps", "width", "batch", "threads")}
-    title = f"{data}, {channel_format} images"
+            print(f"{network}, {data}, {channel_format}, seed {seed}, {way} {found[way][-1]}", flush=True)
+    title, _, blocks = BUILT[network]
+    about = {"network": network, "data": data, "format": channel_format, "side": SIDE}
+    about |= {name: getattr(options, name) for name in ("steps", "width", "batch", "pixels", "threads")}
     if not options.no_record:
-        row = {"work": f"{data} {channel_format}", "title": title, **about, "ways": found}
-        record("second_moments", options.device, row)
+        row = {"work": f"{network} {data} {channel_format}", "title": f"{title}, {data}, {channel_format} images"}
+        record("second_moments", options.device, row | about | {"blocks": blocks, "ways": found})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", nargs="+", choices=BUILT, default=list(BUILT))
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--format", nargs="+", choices=FORMATS, default=list(FORMATS))
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--width", type=int, default=8, help="channels of the first stage; ResNet-50 has 64")
+    parser.add_argument("--width", type=int, default=8, help="channels of the first stage; the papers' have 64")
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--pixels", type=int, default=1, help="of ends, for each channel read; graphs ask for 128")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-record", action="store_true", help="leave bench/results as it is")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    _prepare(options.width, options.device)
-    for data in options.data:
-        for channel_format in options.format:
-            _row(options, data, channel_format)
+    _prepare(options)
+    for work in product(options.network, options.data, options.format):
+        _row(options, *work)
 
 
 if __name__ == "__main__":
