@@ -8,7 +8,7 @@ there are is counted: none in ResNet-18, whose blocks end with convolutions of 3
 
 Usage: python -m bench.second_moments [--network resnet18|resnet50 ...] [--data digits|shapes|images ...]
        [--format float32|float16 ...] [--steps N] [--seeds N] [--width N] [--batch N] [--pixels N] [--device cpu|cuda]
-       [--threads N] [--no-record]
+       [--threads N] [--processes N] [--no-record]
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
 from itertools import product
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -239,6 +241,7 @@ def _exact(work: Work, arrays: dict[str, Array], chosen: Array) -> dict[str, Arr
 
 def _prepare(options: argparse.Namespace) -> None:
     """Have networks in this width, ends of so few pixels, and on the CPU the rules of a GPU."""
+    torch.set_num_threads(options.threads)
     rows = {name: NetworkRow(partial(describe, width=options.width), 8) for name, (_, describe, _) in BUILT.items()}
     networks.NETWORKS = {**architectures.NETWORKS, **rows}
     compiler._PIXELS = options.pixels
@@ -246,22 +249,25 @@ def _prepare(options: argparse.Namespace) -> None:
         compiler.place_of = lambda device: Place.TRITON
 
 
-def _row(options: argparse.Namespace, network: str, data: str, channel_format: str) -> None:
-    """All seeds, both ways."""
-    split, device = DATA[data](), mps.mtl_device(options.device)
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-    for seed in range(options.seeds):
-        said = split, FORMATS[channel_format], options.batch, options.steps, seed, options.device
-        work = Work(network, device, *said, device.new_command_queue())
-        for way, by_moments in WAYS.items():
-            found[way].append(trained(work, by_moments=by_moments))
-            print(f"{network}, {data}, {channel_format}, seed {seed}, {way} {found[way][-1]}", flush=True)
-    title, _, blocks = BUILT[network]
-    about = {"network": network, "data": data, "format": channel_format, "side": SIDE}
+def _ended(options: argparse.Namespace, row: Sequence[str], seed: int, way: str) -> dict[str, Any]:
+    """Of one seed and way, in a process of its own."""
+    (network, data, channel_format), device = row, mps.mtl_device(options.device)
+    said = _split(data), FORMATS[channel_format], options.batch, options.steps, seed, options.device
+    found = trained(Work(network, device, *said, device.new_command_queue()), by_moments=WAYS[way])
+    print(f"{', '.join(row)}, seed {seed}, {way} {found}", flush=True)
+    return found
+
+
+_split = cache(lambda data: DATA[data]())
+
+
+def _record(options: argparse.Namespace, row: Sequence[str], ways: dict[str, list[dict[str, Any]]]) -> None:
+    (network, data, channel_format), (title, _, blocks) = row, BUILT[row[0]]
+    about = {"work": " ".join(row), "title": f"{title}, {data}, {channel_format} images"}
+    about |= {"network": network, "data": data, "format": channel_format, "side": SIDE, "blocks": blocks}
     about |= {name: getattr(options, name) for name in ("steps", "width", "batch", "pixels", "threads")}
     if not options.no_record:
-        row = {"work": f"{network} {data} {channel_format}", "title": f"{title}, {data}, {channel_format} images"}
-        record("second_moments", options.device, row | about | {"blocks": blocks, "ways": found})
+        record("second_moments", options.device, about | {"ways": ways})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -274,15 +280,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--width", type=int, default=8, help="channels of the first stage; the papers' have 64")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--pixels", type=int, default=1, help="of ends, for each channel read; graphs ask for 128")
+    parser.add_argument("--pixels", type=int, default=1, help="least of an end for a channel read; a graph's is 128")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1, help="trainings at a time")
     parser.add_argument("--no-record", action="store_true", help="leave bench/results as it is")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    _prepare(options)
-    for work in product(options.network, options.data, options.format):
-        _row(options, *work)
+    rows = list(product(options.network, options.data, options.format))
+    with ProcessPoolExecutor(options.processes, get_context("spawn"), _prepare, (options,)) as pool:
+        trainings = {
+            row: {way: [pool.submit(_ended, options, row, seed, way) for seed in range(options.seeds)] for way in WAYS}
+            for row in rows
+        }
+        for row, ways in trainings.items():
+            _record(options, row, {way: [each.result() for each in found] for way, found in ways.items()})
 
 
 if __name__ == "__main__":
