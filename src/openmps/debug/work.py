@@ -18,6 +18,7 @@ from openmps.ops.convolution.convolution_half import ConvolutionHalf, Convolutio
 from openmps.ops.convolution.convolution_transpose import ConvolutionTranspose, ConvolutionTransposeGradient
 from openmps.ops.convolution.fused_convolution import FusedConvolution, PooledConvolution
 from openmps.ops.convolution.preactivated_convolution import PreactivatedConvolution
+from openmps.ops.convolution.projected_convolution import ProjectedConvolution
 from openmps.ops.geometry import Window
 from openmps.ops.matrix.recurrent_library import PackedRecurrence
 from openmps.ops.op import Action, Kind, Op
@@ -103,6 +104,14 @@ def _fused(
     return 2 * images * channels * pixels * taps * operands[0].shape[1] // op.how.groups
 
 
+def _projected(
+    op: ProjectedConvolution, operands: Sequence[Any], results: Sequence[Any], wanted: tuple[bool, ...]
+) -> int:
+    """Both convolutions."""
+    both = zip((op.how, op.projection), operands[::2], strict=True)
+    return sum(_fused(FusedConvolution(how), [image], results, wanted) for how, image in both)
+
+
 def _gram(op: Op, operands: Sequence[Any], results: Sequence[Any], wanted: tuple[bool, ...]) -> int:
     x = operands[-1]
     return 2 * x.numel() * x.shape[1]
@@ -121,6 +130,7 @@ _COUNTERS: dict[type[Op], Counter] = {
     FusedConvolution: _fused,
     PreactivatedConvolution: _fused,
     PooledConvolution: _fused,
+    ProjectedConvolution: _projected,
     ConvolutionTranspose: _spread,
     ConvolutionTransposeHalf: _spread,
     ConvolutionGradient: _multiplied_back,

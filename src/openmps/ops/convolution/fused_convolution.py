@@ -15,6 +15,7 @@ from torch import Tensor
 
 from openmps.ops import triton
 from openmps.ops.convolution.convolution import convolution, with_biases
+from openmps.ops.convolution.half_forms import half_convolution
 from openmps.ops.convolution.library_convolution import operand_of, placed, regular
 from openmps.ops.convolution.packed_weights import PackedWeights, behind, packed_weights
 from openmps.ops.convolution.patch_convolution import (
@@ -192,7 +193,7 @@ def fused_convolution(x: Tensor, prepared: Prepared, residual: Tensor | None, ho
     if x.is_cuda and x.dtype in _DTYPES and x.dtype == weights.dtype and x.numel():
         fits = residual is None or _lies_like_results(residual, x, weights, how)
         x = regular(x.contiguous(memory_format=torch.channels_last))
-        known = how if _is_rectifier(how.activation) else replace(how, activation=None)
+        known = how if is_rectifier(how.activation) else replace(how, activation=None)
         for form in _FORMS if fits else ():
             found = form(x, weights, prepared, residual, known)
             if found is not None:
@@ -200,7 +201,7 @@ def fused_convolution(x: Tensor, prepared: Prepared, residual: Tensor | None, ho
     return behind(_plain(x, weights, biases, how), residual, how.activation)
 
 
-def _is_rectifier(activation: Activation | Pointwise | None) -> bool:
+def is_rectifier(activation: Activation | Pointwise | None) -> bool:
     """Whether forms for GPUs know it, or there is none."""
     if not isinstance(activation, Activation):
         return activation is None
@@ -228,8 +229,19 @@ def _by_patches(
     """Few channels: by a kernel that reads windows row by row, and may pool."""
     if prepared.matrix is None or residual is not None or (how.allow_tf32 and x.dtype == torch.float32):
         return None
-    patches, rectifier = Patches(how.window, pooling), _named(how.activation)
+    patches, rectifier = Patches(how.window, pooling), named(how.activation)
     return patch_convolution(x, prepared.matrix, len(weights), prepared.biases, patches, rectifier)
+
+
+def _of_few_pixels(
+    x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused
+) -> Tensor | None:
+    """Float16: by a kernel that keeps a GPU busy with few of them."""
+    if how.groups != 1:
+        return None
+    return half_convolution(
+        x, weights, prepared.biases, residual, how.window, how.edge_mode, named(how.activation)
+    )  # fmt: skip
 
 
 def _in_one_kernel(
@@ -242,7 +254,7 @@ def _in_one_kernel(
 
     form = fast.depthwise if _is_depthwise(weights, how.groups) else fast.contraction
     clamps = how.edge_mode == MPSImageEdgeMode.CLAMP
-    name, slope, limit = _named(how.activation)
+    name, slope, limit = named(how.activation)
     return form(
         x, weights, prepared.biases, residual, how.window, clamps=clamps, rectifier=name, slope=slope,
         limit=limit,
@@ -318,7 +330,7 @@ def _in_two_passes(
 
 def _finished(y: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor:
     """Everything that stands behind the products, in their memory."""
-    name, slope, limit = _named(how.activation)
+    name, slope, limit = named(how.activation)
     is_all = prepared.biases is None and residual is None and name == "NONE"
     if is_all or not triton.runs_on(y.device) or not y.is_contiguous(memory_format=torch.channels_last):
         return behind(with_biases(y, prepared.biases), residual, how.activation)
@@ -327,7 +339,7 @@ def _finished(y: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused
     return fast.finish(y, prepared.biases, residual, name, slope, limit)
 
 
-_FORMS = (_by_patches, _in_one_kernel, _by_cudnn, _in_two_passes)
+_FORMS = (_by_patches, _of_few_pixels, _in_one_kernel, _by_cudnn, _in_two_passes)
 _DTYPES = (torch.float16, torch.float32)
 _FEW_TERMS = 64
 """Of float16, which take less time than the image that is added."""
@@ -335,7 +347,7 @@ _MANY_TERMS = 16
 """Fewer channels are padded by a form that takes a run of them at a time."""
 
 
-def _named(rectifier: Activation | Pointwise | None) -> Rectifier:
+def named(rectifier: Activation | Pointwise | None) -> Rectifier:
     """What kernels call a rectifier, its slope and its limit."""
     if not isinstance(rectifier, Activation):
         return NO_RECTIFIER

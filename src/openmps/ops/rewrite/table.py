@@ -120,6 +120,16 @@ RULES: tuple[Rule, ...] = (
         in_training=False,
     ),
     Rule(
+        "projected end",
+        ((FUSED_CONVOLUTION, FUSED_CONVOLUTION),),
+        f"the first, of single pixels inside its image, has no activation, and the second adds its result; {_ALONE}",
+        convolution.projected,
+        "a `ProjectedConvolution`",
+        "the first, then the second",
+        _TRITON,
+        in_training=False,
+    ),
+    Rule(
         "stored normalization",
         ((STORED_STATISTICS, ACTIVATION), (STORED_STATISTICS,)),
         f"an activation may be missing; {_ALONE}",

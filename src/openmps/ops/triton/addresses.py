@@ -62,3 +62,10 @@ def table(numbers: Sequence[int], device: torch.device) -> Tensor:
     """Numbers on a device, int64, for kernels that are launched behind this. See `has_room`."""
     tables: Tables | None = getattr(_here, "tables", None)
     return torch.tensor(numbers, dtype=torch.int64, device=device) if tables is None else tables.add(numbers)
+
+
+def zeros(count: int, device: torch.device) -> Tensor:
+    """Zeros on a device, int64, for kernels that leave zeros: a capture does not clear them at each replay."""
+    if getattr(_here, "tables", None) is None:
+        return torch.zeros(count, dtype=torch.int64, device=device)
+    return table([0] * count, device)

@@ -22,6 +22,7 @@ from openmps.ops.convolution.fused_convolution import (
     Source,
     activation_of,
 )
+from openmps.ops.convolution.projected_convolution import ProjectedConvolution
 from openmps.ops.normalization.batch_normalization import Normalize
 from openmps.ops.op import Equation, Input, Kind, Role
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
@@ -80,10 +81,7 @@ def packed(site: Site, convolution: Equation) -> Change | None:
 
 def joined_biases(site: Site, maker: Equation, equation: Equation) -> Change | None:
     """Have a convolution add the biases of the one whose result it adds."""
-    stored = site.flow.stored(maker.writes[0])
-    assert isinstance(maker.op, FusedConvolution)
-    is_alone = maker.op.how.activation is None and len(maker.reads) == _ALONE
-    if not is_alone or site.flow.only_reader(stored) is not equation or equation.reads[_ALONE:][:1] != (stored,):
+    if not _adds(site, maker, equation):
         return None
     made, added = (site.inputs[each.reads[1]] for each in (equation, maker))
     its, other = site.recipes[made], site.recipes[added]
@@ -91,6 +89,29 @@ def joined_biases(site: Site, maker: Equation, equation: Equation) -> Change | N
     assert isinstance(other.op, PrepareConvolution)
     its = Recipe(replace(its.op, addend=Source(other.op.epsilon)), (*its.reads, *other.reads))
     return Change(recipes={made: its, added: other._replace(op=replace(other.op, keeps_biases=False))})
+
+
+def projected(site: Site, maker: Equation, equation: Equation) -> Change | None:
+    """The convolution whose result is added, of single pixels inside its image, in the one that adds it."""
+    op, other = equation.op, maker.op
+    assert isinstance(op, FusedConvolution)
+    assert isinstance(other, FusedConvolution)
+    window = other.how.window
+    is_pixelwise = window.size == (1, 1) and not window.leaves_source and op.how.groups == other.how.groups == 1
+    if not is_pixelwise or not _adds(site, maker, equation) or len(equation.reads) != _ALONE + 1:
+        return None
+    stored = equation.reads[_ALONE]
+    gone = [maker] if stored == maker.writes[0] else [maker, site.flow.makers[stored]]
+    made = Equation(ProjectedConvolution(op.how, other.how), (*equation.reads[:_ALONE], *maker.reads), equation.writes)
+    return Change({id(each): [] for each in gone} | {id(equation): [made]})
+
+
+def _adds(site: Site, maker: Equation, equation: Equation) -> bool:
+    """Whether a fused convolution adds the result of another one, which nobody else reads and nothing is behind."""
+    stored = site.flow.stored(maker.writes[0])
+    assert isinstance(maker.op, FusedConvolution)
+    is_alone = maker.op.how.activation is None and len(maker.reads) == _ALONE
+    return is_alone and site.flow.only_reader(stored) is equation and equation.reads[_ALONE:][:1] == (stored,)
 
 
 _ALONE = 2

@@ -1,0 +1,75 @@
+"""Which convolutions of float16 images a kernel in Triton computes faster than a library, and how it divides them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from openmps.ops import triton
+from openmps.ops.geometry import Window
+from openmps.types import MPSImageEdgeMode
+
+if TYPE_CHECKING:
+    from openmps.ops.triton.convolution.half_convolution import Addend, Tile
+
+_FEW_PIXELS = 1 << 12
+"""Of all images, up to which libraries leave most of a GPU idle, as was measured on an H200."""
+_FEW_TERMS, _MANY_OUTPUTS = 128, 256
+"""Of both images together, and outputs, where the image between costs more than slower products."""
+_PROGRAMS = 128
+"""About as many as an H200 has multiprocessors."""
+_PIXELS, _TERMS = 64, (64, 128)
+"""Of a tile, and of a program at a time; 64 terms of images that have no multiple of 128 channels."""
+_MANY_RUNS = 16
+"""Of terms, from which sharing them pays."""
+_MOST_TAPS = 31
+"""Of a row or column, a bit each."""
+_MOST_NUMBERS = 1 << 31
+
+
+def half_convolution(
+    x: Tensor, weights: Tensor, biases: Tensor | None, residual: Tensor | None, window: Window,
+    edge_mode: MPSImageEdgeMode, rectifier: tuple[str, float, float],
+    addend: tuple[Tensor, Tensor, Window] | None = None,
+) -> Tensor | None:  # fmt: skip
+    """The rectified sum of a convolution of one group and what is added; None where it has no such form.
+
+    Images are channels-last without gaps. An addend is an image, weights OHWI of one pixel, and windows inside it.
+    """
+    if not _fits(x, weights, window) or (edge_mode != MPSImageEdgeMode.ZERO and window.leaves_source):
+        return None
+    if (addend is not None and not _fits(*addend)) or not triton.runs_on(x.device):
+        return None
+    from openmps.ops.triton.convolution import half_convolution as fast
+
+    added = None if addend is None else fast.Addend(*addend)
+    tile = tile_for(x, weights, window, added)
+    return None if tile is None else fast.half_convolution(x, weights, biases, residual, window, rectifier, tile, added)
+
+
+def _fits(x: Tensor, weights: Tensor, window: Window) -> bool:
+    is_half = x.dtype == weights.dtype == torch.float16 and weights.is_contiguous() and x.numel() > 0
+    largest = max(x.numel(), len(x) * len(weights) * math.prod(window.result))
+    return is_half and max(window.size) <= _MOST_TAPS and largest < _MOST_NUMBERS
+
+
+def tile_for(x: Tensor, weights: Tensor, window: Window, addend: Addend | None) -> Tile | None:
+    """How the kernel divides a convolution; None where a library is faster, or runs of terms do not suit the kernel."""
+    from openmps.ops.triton.addresses import has_room
+    from openmps.ops.triton.convolution.half_convolution import Tile
+
+    (outputs, *taps, inputs), pixels = weights.shape, len(x) * math.prod(window.result)
+    terms = _TERMS[inputs % _TERMS[1] == 0]
+    runs, left = divmod(inputs, terms)
+    if left or runs & (runs - 1) or (addend is not None and addend.image.shape[1] % terms):
+        return None
+    if pixels > _FEW_PIXELS:
+        adds = addend is not None and inputs * math.prod(taps) + addend.image.shape[1] <= _FEW_TERMS
+        return Tile(_PIXELS, _MANY_OUTPUTS, terms, 1, 8, 2) if adds and outputs >= _MANY_OUTPUTS else None
+    channels = 64 if terms == _TERMS[0] else 32 if pixels > 8 * _PIXELS else 16
+    tiles = math.ceil(pixels / _PIXELS) * math.ceil(outputs / channels)
+    is_shared = runs * math.prod(taps) >= _MANY_RUNS and addend is None and has_room(tiles)
+    return Tile(_PIXELS, channels, terms, max(1, _PROGRAMS // tiles) if is_shared else 1)
