@@ -185,10 +185,7 @@ def test_a_projection_is_added_where_it_is_made(
     expected = fused_convolution(x, prepared, fused_convolution(z, other, None, projection), how)
     made, form = list[Tensor | None](), half_forms.half_convolution
     monkeypatch.setattr(triton, "runs_on", lambda device: True)
-    monkeypatch.setattr(
-        "openmps.ops.convolution.projected_convolution.half_convolution",
-        lambda *given: made.append(form(*given)) or made[-1],
-    )
+    monkeypatch.setattr(half_forms, "half_convolution", lambda *given: made.append(form(*given)) or made[-1])
     found = ProjectedConvolution(how, projection).run((True,), x, prepared, z, other)
     assert [each is None for each in made] == ([] if has_biases else [False])
     torch.testing.assert_close(found.float(), expected.float(), rtol=4e-3, atol=4e-3)

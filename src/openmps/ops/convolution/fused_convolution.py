@@ -15,7 +15,6 @@ from torch import Tensor
 
 from openmps.ops import triton
 from openmps.ops.convolution.convolution import convolution, with_biases
-from openmps.ops.convolution.half_forms import half_convolution
 from openmps.ops.convolution.library_convolution import operand_of, placed, regular
 from openmps.ops.convolution.packed_weights import PackedWeights, behind, packed_weights
 from openmps.ops.convolution.patch_convolution import (
@@ -237,11 +236,12 @@ def _of_few_pixels(
     x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused
 ) -> Tensor | None:
     """Float16: by a kernel that keeps a GPU busy with few of them."""
-    if how.groups != 1:
+    if x.dtype != torch.float16 or how.groups != 1:
         return None
-    return half_convolution(
-        x, weights, prepared.biases, residual, how.window, how.edge_mode, named(how.activation)
-    )  # fmt: skip
+    from openmps.ops.convolution.half_forms import half_convolution
+
+    where = how.window, how.edge_mode, named(how.activation)
+    return half_convolution(x, weights, prepared.biases, residual, *where)
 
 
 def _in_one_kernel(

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from openmps.ops import triton
 from openmps.ops.convolution.fused_convolution import Fused, Prepared, fused_convolution, is_rectifier, named
-from openmps.ops.convolution.half_forms import half_convolution
 from openmps.ops.convolution.library_convolution import regular
 from openmps.ops.op import Kind, Op
 
@@ -35,6 +34,8 @@ def _in_one_kernel(
     weights, of_z = prepared.weights, other.weights
     if not isinstance(weights, Tensor) or not isinstance(of_z, Tensor) or other.biases is not None:
         return None
+    from openmps.ops.convolution.half_forms import half_convolution
+
     x, z = (regular(each.contiguous(memory_format=torch.channels_last)) for each in (x, z))
     where = how.window, how.edge_mode, named(how.activation)
     return half_convolution(x, weights, prepared.biases, None, *where, (z, of_z, projection.window))
