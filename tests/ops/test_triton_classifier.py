@@ -74,6 +74,18 @@ def test_layers_of_few_outputs(size, types, wide: bool, place, monkeypatch: pyte
     assert found[5:] == [None, None]
 
 
+@pytest.mark.parametrize("types", [(HALF, HALF), (HALF, SINGLE), (SINGLE, SINGLE)], ids=str)
+def test_one_row_may_have_more_outputs(types, place, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = image(1, 700, 1, 3, dtype=types[0], place=place, seed=1)
+    weights = image(37, 700, 1, 3, dtype=types[1], place=place, seed=2).permute(0, 2, 3, 1)
+    biases = image(1, 37, 1, 1, dtype=SINGLE, place=place, seed=3).flatten()
+    monkeypatch.setattr(triton, "runs_on", lambda device: True)
+    found = fully_connected(x, weights, biases)
+    monkeypatch.setattr(triton, "runs_on", lambda device: False)
+    expected = fully_connected(x.double(), weights.double(), biases.double())
+    assert_close(found, expected, HALF if types == (HALF, HALF) else SINGLE)
+
+
 @pytest.mark.parametrize(("reduction", "smoothing"), [(SUM, 0.0), (SUM, 0.2), (MEAN, 0.0), (BY_WEIGHTS, 0.2)], ids=str)
 @pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=str)
 @pytest.mark.parametrize("shape", [(3, 10, 1, 1), (2, 3, 2, 4), (1, 1000, 1, 1), (2, 1, 1, 1)], ids=str)

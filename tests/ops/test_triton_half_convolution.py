@@ -109,6 +109,23 @@ def test_programs_that_share_a_tile_leave_zeros(place: torch.device, monkeypatch
     torch.testing.assert_close(results[0], results[2], rtol=2e-3, atol=2e-3)
 
 
+def test_a_first_layer_is_given_four_channels(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit those that there are, and zeros; others are given as they are."""
+    x, weights = _image(2, 3, (19, 21), place), _numbers((64, 7, 7, 3), place)
+    x[0, 2, 1, 1], x[1, 0, 18, 20] = -torch.inf, torch.nan
+    monkeypatch.setattr(triton, "runs_on", lambda device: True)
+    image, factors = half_forms.for_first_layer(x, weights, (2, 2))
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert factors.is_contiguous()
+    assert torch.equal(image[:, :3].view(torch.int16), x.view(torch.int16))
+    assert torch.equal(factors[..., :3], weights)
+    assert not image[:, 3].any()
+    assert not factors[..., 3].any()
+    others = (x, weights, (1, 1)), (x, weights[:, 1:].contiguous(), (2, 2)), (x[:, :, ::2], weights, (2, 2))
+    for given in others:
+        assert half_forms.for_first_layer(*given)[0] is given[0]
+
+
 class Layer(NamedTuple):
     """A convolution by its images, channels and sizes, and how it is divided: channels, terms and splits."""
 

@@ -282,13 +282,16 @@ def _by_cudnn(x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor |
     assert prepared.rounded_biases is not None
     if not torch.backends.cudnn.is_acceptable(x):
         return None
+    from openmps.ops.convolution.half_forms import for_first_layer
+
     window, padding = placed(how.window, how.edge_mode)
     operand = operand_of(x, window, padding, how.edge_mode)
+    image, weights = for_first_layer(operand.image, weights, operand.stride)
     kernel, where = weights.permute(0, 3, 1, 2), (operand.stride, operand.padding, window.dilation, 1)
     aten: Any = torch.ops.aten
     if residual is None:
-        return aten.cudnn_convolution_relu(operand.image, kernel, prepared.rounded_biases, *where)
-    return aten.cudnn_convolution_add_relu(operand.image, kernel, residual, 1.0, prepared.rounded_biases, *where)
+        return aten.cudnn_convolution_relu(image, kernel, prepared.rounded_biases, *where)
+    return aten.cudnn_convolution_add_relu(image, kernel, residual, 1.0, prepared.rounded_biases, *where)
 
 
 def pooled_convolution(x: Tensor, prepared: Prepared, how: Fused, pooling: MaxPooling) -> Tensor:

@@ -1,4 +1,7 @@
-"""Which convolutions of float16 images a kernel in Triton computes faster than a library, and how it divides them."""
+"""Convolutions of float16 images: which a kernel in Triton computes faster than a library, and how it divides them.
+
+And what a library's kernel is given for a network's first layer.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,9 @@ _MANY_RUNS = 16
 _MOST_TAPS = 31
 """Of a row or column, a bit each."""
 _MOST_NUMBERS = 1 << 31
+_FIRST_LAYER = (64, 7, 7, 3), (2, 2)
+"""Weights and stride that cuDNN has a kernel of four channels for. It brings images to those by two passes of its own,
+which take three times as long as one of Triton."""
 
 
 def half_convolution(
@@ -73,3 +79,13 @@ def tile_for(x: Tensor, weights: Tensor, window: Window, addend: Addend | None) 
     tiles = math.ceil(pixels / _PIXELS) * math.ceil(outputs / channels)
     is_shared = runs * math.prod(taps) >= _MANY_RUNS and addend is None and has_room(tiles)
     return Tile(_PIXELS, channels, terms, max(1, _PROGRAMS // tiles) if is_shared else 1)
+
+
+def for_first_layer(image: Tensor, weights: Tensor, stride: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """An image and weights OHWI as cuDNN is to be given them: with a fourth channel of zeros where it adds one."""
+    is_plain = image.is_contiguous(memory_format=torch.channels_last) and weights.is_contiguous()
+    if (weights.shape, stride) != _FIRST_LAYER or not is_plain or not triton.runs_on(image.device):
+        return image, weights
+    from openmps.ops.triton.convolution.four_channels import four_channels
+
+    return four_channels(image.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), four_channels(weights)

@@ -29,6 +29,8 @@ _OPERANDS = frozenset({(torch.float16, torch.float16), (torch.float32, torch.flo
 """Of a gradient, and of the image and the weights."""
 _MOST_OUTPUTS, _MOST_IMAGES, _MOST_NUMBERS = 16, 1024, 1 << 21
 """Outputs, images and numbers of all images of a fully connected layer as classifiers end with."""
+_MOST_FACTORS = 1 << 22
+"""Of one image by more outputs: for more nothing was measured."""
 _FLOATS = {torch.float16, torch.float32}
 
 
@@ -127,7 +129,8 @@ def _is_small(images: int, weights: Tensor, window: Window, edge_mode: MPSImageE
 
 def few_outputs(x: Tensor, weights: Tensor, biases: Tensor | None, *, wide: bool) -> Tensor | None:
     """``x @ weights.T + biases`` of rows; float16 of such factors unless ``wide``. None where there is no such form."""
-    if not _is_classifier(x, weights, biases):
+    is_row = len(x) == 1 and weights.numel() <= _MOST_FACTORS
+    if not _is_classifier(x, weights, biases, _MOST_FACTORS if is_row else _MOST_OUTPUTS):
         return None
     from openmps.ops.triton.convolution.few_outputs import few_outputs as at_once
 
@@ -149,9 +152,9 @@ def few_outputs_gradient(gradient: Tensor, x: Tensor, weights: Tensor, wanted: t
     return source, sums, biases if with_biases else None
 
 
-def _is_classifier(x: Tensor, weights: Tensor, other: Tensor | None) -> bool:
+def _is_classifier(x: Tensor, weights: Tensor, other: Tensor | None, most_outputs: int = _MOST_OUTPUTS) -> bool:
     given = (x, weights) if other is None else (x, weights, other)
-    is_small = 0 < len(weights) <= _MOST_OUTPUTS and len(x) <= _MOST_IMAGES and 0 < x.numel() <= _MOST_NUMBERS
+    is_small = 0 < len(weights) <= most_outputs and len(x) <= _MOST_IMAGES and 0 < x.numel() <= _MOST_NUMBERS
     if not is_small or not {each.dtype for each in given} <= _FLOATS or not triton.runs_on(x.device):
         return False
     return all(each.is_contiguous() for each in given)

@@ -19,16 +19,20 @@ from openmps.ops.triton.ahead import Launched
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-_TERMS = 512
+_FEW, _OF_ONE_ROW = (16, 512, 4), (2, 2048, 8)
+"""Outputs of a program, terms that it reads at a time, and its warps: of several rows, and of one by more outputs."""
 _ROWS, _COLUMNS = 64, 32
 
 
 @Launched
 @triton.jit
-def _few_outputs(x, weights, biases, y, inputs, outputs, HAS_BIASES: tl.constexpr, TERMS: tl.constexpr):
-    """All outputs of one row."""
-    row, output, term = tl.program_id(0).to(tl.int64), tl.arange(0, 16), tl.arange(0, TERMS)
-    total = tl.zeros([16, TERMS], tl.float32)
+def _few_outputs(
+    x, weights, biases, y, inputs, outputs, HAS_BIASES: tl.constexpr, OUTPUTS: tl.constexpr, TERMS: tl.constexpr
+):  # fmt: skip
+    """Some outputs of one row."""
+    row, term = tl.program_id(0).to(tl.int64), tl.arange(0, TERMS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    total = tl.zeros([OUTPUTS, TERMS], tl.float32)
     for first in range(0, inputs, TERMS):
         at = first + term
         value = tl.load(x + row * inputs + at, at < inputs, 0.0).to(tl.float32)
@@ -75,10 +79,14 @@ def _few_outputs_gradient(
 
 
 def few_outputs(x: Tensor, weights: Tensor, biases: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """``x @ weights.T + biases`` for rows without gaps, at most 16 of weights."""
+    """``x @ weights.T + biases`` for rows without gaps; at most 16 of weights, or one of ``x``."""
     (rows, inputs), outputs = x.shape, weights.shape[0]
     y = torch.empty((rows, outputs), dtype=dtype, device=x.device)
-    _few_outputs[(rows,)](x, weights, y if biases is None else biases, y, inputs, outputs, biases is not None, _TERMS)
+    at_once, terms, warps = _FEW if outputs <= _FEW[0] else _OF_ONE_ROW
+    _few_outputs[(rows, triton.cdiv(outputs, at_once))](
+        x, weights, y if biases is None else biases, y, inputs, outputs, biases is not None, at_once, terms,
+        num_warps=warps,
+    )  # fmt: skip
     return y
 
 

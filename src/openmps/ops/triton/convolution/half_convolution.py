@@ -122,6 +122,8 @@ def _half_convolution(
     is_result = in_p[:, None] & in_q[None, :]
     if OVERLAPS:
         tl.extra.cuda.gdc_wait()
+    # Read here, they are there when the sums are; behind the loop each launch would wait for them.
+    bias = tl.load(biases + q, in_q, 0.0)[None, :] if HAS_BIASES else 0.0
     added = tl.load(residual + to, is_result, 0.0) if HAS_RESIDUAL else 0.0
     total = tl.zeros([PIXELS, CHANNELS], tl.float32)
     from_x = x + at[:, None] + k[None, :]
@@ -148,7 +150,7 @@ def _half_convolution(
         total, is_last = _gathered(total, parts, arrived, tile, split, splits, PIXELS, CHANNELS)
     if is_last:
         if HAS_BIASES:
-            total += tl.load(biases + q, in_q, 0.0)[None, :]
+            total += bias
         if HAS_RESIDUAL:
             total += added
         tl.store(y + to, rectified(total, slope, limit, RECTIFIER), is_result)
