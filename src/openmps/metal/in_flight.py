@@ -8,14 +8,19 @@ again after an interrupt, without harm.
 
 from __future__ import annotations
 
+import os
+import select
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from openmps.metal.execution import Execution, Latch
 
 _PATIENCE = 5e-4
 """Seconds that a waiting thread asks the device again and again: about what it takes to wake others, a few times."""
+_give_way: Callable[[], object] = partial(time.sleep, 0) if os.name == "nt" else partial(select.select, (), (), (), 0)
+"""Lets other threads have the interpreter. A sleep of no time takes 50 us but on Windows: timers have slack."""
 
 
 class InFlight:
@@ -70,7 +75,7 @@ class InFlight:
 
     def retire(self, new: Execution | None = None) -> None:
         """Finish the quiet records at the front that the device has done; ``new`` is not asked for."""
-        for each in self:
+        for each in tuple(self._records):  # a copy in one step
             if each.finished.is_set():
                 continue
             if each is new or not each.is_quiet:
@@ -83,12 +88,11 @@ class InFlight:
 
     def wait_briefly(self, latch: Latch) -> None:
         """Go on with that until something has happened to one of them, a short time at most."""
+        self.retire()
         until = time.perf_counter() + _PATIENCE
-        while True:
-            self.retire()
-            if latch.is_set() or time.perf_counter() > until:
-                return
+        while not latch.is_set() and time.perf_counter() < until:
             oldest = self.oldest()
             if oldest is None or not oldest.is_quiet:
                 return
-            time.sleep(0)  # other threads go on
+            _give_way()
+            self.retire()
