@@ -295,6 +295,32 @@ def test_few_steps_are_not_captured() -> None:
     )
 
 
+def test_works_of_few_steps_together_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at their memory takes longer than to launch them; where other work is among them, it says what that is."""
+    bench = Bench.on(CPU)
+    bench.queue = replaying_queue(CPU, MIN_STEPS)
+    double, looks = _linear(bench, 2.0), list[int]()
+    signatures: Any = replayer_of(bench.queue)._signatures
+    look = signatures.look
+    monkeypatch.setattr(signatures, "look", lambda works: (looks.append(len(works)), look(works))[1])
+
+    def explained(count: int, *, is_mixed: bool) -> list[str]:
+        command_buffer = bench.queue.command_buffer()
+        for number in range(count):
+            double.encode(command_buffer, bench.image(_values(number)), bench.filled(SHAPE, 9.0))
+            if is_mixed:
+                command_buffer.record("more", lambda: None)
+        finish(command_buffer)
+        return [work.reason for work in command_buffer.explain().works]
+
+    few = "not replayed: {} step(s) are too few to gain by it"
+    assert explained(MIN_STEPS - 1, is_mixed=False) == [few.format(MIN_STEPS - 1)] * (MIN_STEPS - 1)
+    assert looks == []
+    assert explained(1, is_mixed=True) == [few.format(1), "not replayed: it is no encode of a kernel or graph"]
+    assert len(explained(MIN_STEPS, is_mixed=False)) == MIN_STEPS
+    assert looks == [2, 1, MIN_STEPS]
+
+
 def test_what_cannot_be_captured_runs_and_says_why() -> None:
     class Refusing(TwinRecorder):
         def record(self, run: Any) -> Any:

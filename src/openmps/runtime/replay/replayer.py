@@ -12,10 +12,11 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from openmps.metal.execution import MAX_CAPTURE_COUNT, Release, Work
+from openmps.metal.execution import MAX_CAPTURE_COUNT, Release, Work, keep_place
 from openmps.metal.explanation import Passage, WorkOutcome
 from openmps.metal.memory import DeferrableMemory, Memory
 from openmps.metal.pending import Region, Writer
+from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.deferred_outputs import DeferredOutputs
 from openmps.runtime.replay.partition import Partition, analyse, things_of, values_of
 from openmps.runtime.replay.recorder import Recorder, Recording
@@ -108,6 +109,8 @@ class Replayer:
             count, reason = len(works), "not replayed: max_capture_count of the queue is 0"
         elif self._recorder.is_taken():
             count, reason = len(works), "not replayed: the program itself captures what is launched"
+        elif (steps := _steps_below(self._min_steps, works)) is not None:
+            count, reason = len(works), _too_few(steps)
         else:
             signature = self._signatures.look(works)
             if not signature.works:
@@ -240,6 +243,19 @@ def _note(dead: deque[Key], key: Key, _: ref[object]) -> None:
 
 def _reason(refusal: str) -> str:
     return refusal.partition(": ")[2]
+
+
+def _steps_below(most: int, works: Iterable[tuple[str, Work]]) -> int | None:
+    """Operations of all works, if there are fewer than ``most`` and none stands in the way of a capture; else None."""
+    steps = 0
+    for _, work in works:
+        if isinstance(work, Dispatch) and type(work) is Dispatch:
+            steps += work.function.launches
+        elif not isinstance(work, Release) and work is not keep_place:
+            return None
+        if steps >= most:
+            return None
+    return steps
 
 
 def _too_few(steps: int) -> str:
