@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import openmps as mps
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.geometry import Lengths, Placement, suggested_geometry, window_extent
 from openmps.core.padding.policy import MPSNNDefaultPadding, custom_descriptor
@@ -299,3 +300,38 @@ def test_an_edge_mode_is_one(make, counts, value):
     }
     with pytest.raises(MPSTypeError, match="edge_mode must be an MPSImageEdgeMode"):
         calls[make](edge_mode=value, count_include_pad=counts)
+
+
+class Asked(ExplicitPadding):
+    """A policy of a user's own, which may say something else each time."""
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_encodes_ask_once_for_a_shape_but_a_users_own_policy_each_time(
+    is_batch: bool, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """What a policy sets besides offsets is a property that it finds in the next encode, so once is two rounds."""
+    device, asked = mps.mtl_device("cpu"), list[type]()
+    step = ExplicitPadding.destination_image_descriptor
+    noted = lambda self, *given: (asked.append(type(self)), step(self, *given))[1]  # noqa: E731
+    monkeypatch.setattr(ExplicitPadding, "destination_image_descriptor", noted)
+    kernels = {kind: mps.MPSCNNPoolingAverage(device, 3, 3, 2, 2) for kind in (ExplicitPadding, Asked)}
+
+    def encoded(kind: type[ExplicitPadding], sides: tuple[int, ...], images: mps.MPSImageBatch) -> tuple[object, ...]:
+        kernel, queue = kernels[kind], device.new_command_queue()
+        kernel.padding = kind(*sides, edge_mode=MPSImageEdgeMode.CLAMP, count_include_pad=True)
+        kernel.destination_image_allocator = mps.MPSImage.default_allocator()
+        command_buffer = queue.command_buffer()
+        made = kernel.encode_batch(command_buffer, images) if is_batch else [kernel.encode(command_buffer, images[1])]
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        placed = kernel.offset, kernel.edge_mode, kernel.zero_pad_size_x, kernel.zero_pad_size_y
+        return *placed, [each.numpy().tolist() for each in made]
+
+    for number in range(3):
+        for sides, size in itertools.product([(1, 0, 1, 0), (1, 1, 2, 1)], [(7, 5), (9, 6)]):
+            images = mps.MPSImageBatch.from_numpy(device, rng.random((2, *size, 3)).astype(np.float32))
+            assert encoded(ExplicitPadding, sides, images) == encoded(Asked, sides, images)
+        assert asked.count(Asked) == 4
+        assert (asked.count(ExplicitPadding) > 0) is (number < 2)
+        asked.clear()

@@ -29,7 +29,7 @@ from openmps.core.kernel.checks import (
     check_states,
 )
 from openmps.core.kernel.lowering_context import RESULT, SAVED
-from openmps.core.kernel.plan import Plan
+from openmps.core.kernel.plan import Plan, Sized
 from openmps.core.kernel.planning import PlannedKernel, descriptor_of
 from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.state.batch import MPSStateBatch
@@ -318,7 +318,10 @@ class ImageKernel(PlannedKernel):
             shape = destination.whole().shape
             return destination, self._plan_with(self._interned_configuration(), shapes, shape, given, is_batch=is_batch)
         sized = self._sized_for(shapes, given, is_batch=is_batch)
-        is_custom = sized.is_custom or (states is not None and _size_results(states))
+        are_states_asked = states is not None and _size_results(states)
+        if sized.is_custom and not are_states_asked and not self.asks_a_policy:
+            sized = self._placed_for(sized, sources, (shapes, given, self._padding, is_batch))
+        is_custom = sized.is_custom or are_states_asked
         if sized.images_each == 1 and self._allocator is TEMPORARY and not is_custom:
             template = sized.template
             if template is None or template.device is not self._device:
@@ -338,6 +341,17 @@ class ImageKernel(PlannedKernel):
         if self._allocator not in (ORDINARY, TEMPORARY) and self._configuration is not before:
             configuration = self._interned_configuration()  # it was given the kernel, and has changed it
         return destination, self._plan_with(configuration, shapes, destination.whole().shape, given, is_batch=is_batch)
+
+    def _placed_for(self, sized: Sized, sources: tuple[Images, ...], key: Hashable) -> Sized:
+        """The result as a custom policy of the package says, which says the same each time: it is asked once."""
+        found: Sized | None = sized.configuration.plans.get(key)
+        if found is None:
+            descriptor = self._custom(descriptor_of(sized), _specimens(sources), [])
+            extent = sized.shape.extent._replace(width=descriptor.width, height=descriptor.height)
+            shape, placed = sized.shape._replace(extent=extent), self._interned_configuration()
+            found = sized.configuration.keep(key, Sized(shape, sized.images_each, placed, is_custom=False))
+        store(self, "_configuration", found.configuration)
+        return found
 
     def _by_allocator(self, command_buffer: CommandBuffer, first: Images, descriptor: MPSImageDescriptor) -> Images:
         argument = "destination_image_allocator"
