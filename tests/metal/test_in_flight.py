@@ -200,7 +200,7 @@ def test_an_interrupt_at_every_place_of_a_commit_and_a_wait(handled: bool) -> No
         # As of `test_interrupts`: what is asked of the queue right behind an interrupt, the worker does.
         for each in (None, None, "later"):
             later = device.buffer(each)
-        assert later.recording.execution.finished._lock.acquire(timeout=PATIENCE), "the queue is stuck"
+        assert later.recording.execution.finished.wait(PATIENCE), "the queue is stuck"
         # A launch that was interrupted has failed.
         assert buffer.recording.execution.status in (Status.COMPLETED, Status.ERROR)
         assert device.calls == [*["handled"] * handled, "later"]

@@ -39,8 +39,7 @@ class Run:
     def finish(self, buffer: MTLCommandBuffer) -> None:
         if buffer.status < Status.COMMITTED:
             buffer.commit()
-        assert buffer.recording.execution.finished._lock.acquire(timeout=PATIENCE), "the queue is stuck"
-        buffer.recording.execution.finished._lock.release()
+        assert buffer.recording.execution.finished.wait(PATIENCE), "the queue is stuck"
 
     def check(self) -> None:
         """Both run, once and in order, and the queue has room again."""
@@ -133,7 +132,7 @@ def test_interrupts_at_any_time() -> None:
                 made.append(buffer)
         last = queue.command_buffer()
         last.commit()
-        assert last.recording.execution.finished._lock.acquire(timeout=PATIENCE), "the queue is stuck"
+        assert last.recording.execution.finished.wait(PATIENCE), "the queue is stuck"
         assert all(buffer.recording.execution.finished.is_set() for buffer in made)
         with pytest.raises(MTLCommandBufferError):
             last.commit()

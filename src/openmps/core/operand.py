@@ -9,7 +9,7 @@ nothing else: kernels over it are `openmps.core.kernel.operands.OperandKernel` w
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from openmps.metal.device import CommandBuffer
 from openmps.runtime.binding import MemoryBinding
@@ -50,6 +50,9 @@ class Operand:
     """An object that encodes read and write; see the module. Not an abstract class: encodes ask for classes often."""
 
     __slots__ = ()
+
+    is_batch: ClassVar[bool] = False
+    """Whether it is a batch of images, which is an abstract class."""
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
         """Raise unless an encode on ``command_buffer`` may use it: its device, its life, its read count."""

@@ -475,7 +475,8 @@ class MTLCommandBuffer(CommandBuffer):
     def hand_over(self) -> None:
         """Commit, whether or not another buffer goes on with the lifetime; for `commit` and `commit_and_pass_on`."""
         self._device.flush_host_copies()
-        self._hand_over("commit", self)
+        if not self._recording.hand_over(self):
+            self._refuse_encode("commit")
 
     def commit_and_pass_on(self) -> MTLCommandBuffer:
         """Commit, and return a new buffer that goes on with this one's lifetime, label and debug groups."""

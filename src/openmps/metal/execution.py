@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from traceback import clear_frames
 from typing import Any, Protocol
@@ -130,8 +129,7 @@ class Timer(Protocol):
 class HostTimer:
     """Times of work that has run when its call returns."""
 
-    def __init__(self) -> None:
-        self._began = self._ended = 0.0
+    _began = _ended = 0.0
 
     def begin(self) -> None:
         """See `Timer`."""
@@ -156,12 +154,9 @@ class HostTimer:
 class Latch:
     """Something that happens once and that threads wait for: a `threading.Event` that is cheap to make."""
 
-    __slots__ = ("_lock", "_reached")
-
-    def __init__(self) -> None:
-        self._reached = False
-        self._lock = threading.Lock()
-        self._lock.acquire()
+    _reached = False
+    _lock: threading.Lock | None = None
+    """Closed until then; the first thread that waits makes it."""
 
     def is_set(self) -> bool:
         """Whether it has happened."""
@@ -174,10 +169,10 @@ class Latch:
             self._open()
 
     def _open(self) -> None:
-        try:
-            self._lock.release()
-        except RuntimeError:  # It is open.
-            return
+        lock = self._lock
+        if lock is not None:
+            with suppress(RuntimeError):  # It is open.
+                lock.release()
 
     def wait(self, patience: float = math.inf) -> bool:
         """Block until it has happened, or for so many seconds; whether it has.
@@ -187,9 +182,13 @@ class Latch:
         """
         if self._reached:
             return True
+        made = threading.Lock()
+        made.acquire()
+        lock: threading.Lock = vars(self).setdefault("_lock", made)
+        # In this order: what happens meanwhile is seen here, or opens the lock.
         end = time.monotonic() + patience
         while not self._reached and time.monotonic() < end:
-            if self._lock.acquire(timeout=WAIT_SLICE):
+            if lock.acquire(timeout=WAIT_SLICE):
                 self._open()
         return self._reached
 
@@ -201,37 +200,38 @@ class Execution:
     of a quiet one it calls `finish` alone, on any thread, and as often as it likes.
     """
 
+    status = Status.NOT_ENQUEUED
+    error: MTLExecutionError | None = None
+    launched = False
+    is_quiet = False
+    """Whether nothing is left to do at its end but to say so; known when it is handed on."""
+    is_awaited = False
+    """Whether somebody waits who will not look after it himself."""
+    is_left = False
+    """Whether the worker was not told of it, as the thread that has committed it is about to wait."""
+    committed_at = 0.0
+    """When, by `time.monotonic`."""
+    intra_op_threads = 0
+    _skipped = 0
+    _is_timed = False
+    _owner: Owner | None = None
+    _named: ref[Owner] | None = None
+
     def __init__(self, timer: Timer, player: Player | None = None, no_player: str = "") -> None:
-        self.status = Status.NOT_ENQUEUED
-        self.error: MTLExecutionError | None = None
         self.works: deque[tuple[str, Work]] = deque()
         self.scheduled_handlers: list[Handler] = []
         self.completed_handlers: list[Handler] = []
-        self.launched = False
-        self.is_quiet = False
-        """Whether nothing is left to do at its end but to say so; known when it is handed on."""
-        self.is_awaited = False
-        """Whether somebody waits who will not look after it himself."""
-        self.is_left = False
-        """Whether the worker was not told of it, as the thread that has committed it is about to wait."""
-        self.committed_at = 0.0
-        """When, by `time.monotonic`."""
         self.scheduled = Latch()
         self.finished = Latch()
-        self.intra_op_threads = 0
         self.contents: list[Content] = []
         """What is kept of all works, from the launch on."""
         self.passages: list[Passage] = []
         """What became of the works, as far as the player has said."""
-        self._skipped = 0
         self._timer = timer
-        self._is_timed = False
         self.player = player
         """Runs works together or in its own way; None where each runs by itself."""
         self._no_player = no_player
         """Why there is none."""
-        self._owner: Owner | None = None
-        self._named: ref[Owner] | None = None
 
     def prepare(self, owner: Owner) -> None:
         """Before the commit, which the status shows: ``owner`` is kept alive until `finish` has called its handlers."""
@@ -442,15 +442,16 @@ def _name_of(handler: Handler) -> str:
     return name if isinstance(name, str) else type(function).__name__
 
 
-@dataclass(slots=True, eq=False)
 class Ticket:
     """The position of one command buffer in the order of its queue."""
 
-    record: ref[Owner] | None = None
     execution: Execution | None = None
     abandoned: bool = False
     is_reserved: bool = False
     is_handed_on: bool = False
+
+    def __init__(self, record: ref[Owner] | None = None) -> None:
+        self.record = record
 
     @property
     def is_open(self) -> bool:

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from queue import SimpleQueue
@@ -43,7 +42,6 @@ class _Signal(Enum):
     STOP = auto()
 
 
-@dataclass(slots=True, eq=False)
 class _Turn:
     """The right of one thread to launch the record of a ticket."""
 
@@ -69,7 +67,8 @@ class QueueExecutor:
         """What runs the work."""
         self._launches_at_commit = device.type == "cuda"
         self._capacity = capacity
-        self._stream_order = StreamOrder(device) if self._launches_at_commit else None
+        self.timer: Callable[[], Timer] = StreamOrder(device).timer if self._launches_at_commit else HostTimer
+        """Makes the timer of the next record."""
         self.player = player
         """Runs works together; None where each is to run by itself."""
         self.no_player = _NO_PLAYER_ON_CPU if device.type == "cpu" else _NO_PLAYER
@@ -97,10 +96,6 @@ class QueueExecutor:
         self._waits_for: tuple[QueueExecutor, Latch] | None = None
 
     # --- the committing side ------------------------------------------------------------------------------------------
-
-    def timer(self) -> Timer:
-        """A timer for the next record."""
-        return HostTimer() if self._stream_order is None else self._stream_order.timer()
 
     def reserve(self, ticket: Ticket) -> None:
         """Put ``ticket`` last in the order, once. Tickets after it wait until it is committed or abandoned."""
@@ -208,6 +203,8 @@ class QueueExecutor:
         if waiter is None:
             if self._launches_at_commit:
                 self._in_flight.wait_briefly(latch)
+                if latch.is_set() and execution.error is None:
+                    return None
             elif latch is execution.finished:
                 helps = len(self._in_flight) > 1 and (execution.is_left or execution.intra_op_threads > 1)
                 for each in self._in_flight.before(execution) if helps else ():
@@ -318,7 +315,7 @@ class QueueExecutor:
             raise
 
     def _take(self, turn: _Turn) -> Execution | None:
-        if self._is_inside:
+        if self._holder == threading.get_ident():  # as `_is_inside` says
             # The worker takes it up, when the interrupted steps are done.
             self._inbox.put(_Signal.ADVANCE)
             return None

@@ -136,8 +136,8 @@ class Record:
         self.wait(who, action, self.execution.finished)
         return self.execution.error
 
-    def wait(self, who: str, action: str, latch: Latch) -> None:
-        """Wait for what happens to a committed record.
+    def wait(self, who: str | Owner, action: str, latch: Latch) -> None:
+        """Wait for what happens to a committed record; ``who`` waits, by name or as what has one.
 
         Raises:
             MTLCommandBufferError: It can never happen.
@@ -145,7 +145,8 @@ class Record:
         why = self.executor.wait(self.execution, latch)
         if why is not None:
             rule, remedy = why
-            raise MTLCommandBufferError(who, action, rule, f"status {self.execution.status.name}", remedy)
+            name, status = who if isinstance(who, str) else who.name, f"status {self.execution.status.name}"
+            raise MTLCommandBufferError(name, action, rule, status, remedy)
 
     def abandon(self) -> None:
         """Nobody is left to commit it: its results cannot be read, and its ticket must not hold up the queue."""
@@ -329,13 +330,9 @@ class Recorder(KnownAttributes, Single, ABC):
             status = f"status {recording.execution.status.name}"
             remedy = "Call commit first, or the wait would never return"
             raise MTLCommandBufferError(self.name, method, "needs a committed buffer", status, remedy)
-        recording.wait(self.name, method, latch)
+        recording.wait(self, method, latch)
 
     # --- what is refused ---------------------------------------------------------------------------------------------
-
-    def _hand_over(self, method: str, owner: Owner) -> None:
-        if not self.recording.hand_over(owner):
-            self._refuse_encode(method)
 
     def _check_commit(self, method: str) -> None:
         if not self.recording.is_open:

@@ -14,6 +14,11 @@ from openmps.metal.pending import thread
 _engine: Any = import_module("torch._C")
 # The context managers of torch make ten calls for this one, and this is entered at each commit.
 _set_gradients: Callable[[bool], object] = getattr(_engine, "_set_grad_enabled", torch.set_grad_enabled)
+_is_autocast: Callable[[], bool] = getattr(
+    _engine,
+    "_is_any_autocast_enabled",
+    lambda: torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
+)
 
 
 class ThreadModes:
@@ -27,13 +32,14 @@ class ThreadModes:
 
     def __enter__(self) -> None:
         thread.in_queue = True
-        if torch.is_inference_mode_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        if torch.is_inference_mode_enabled() or _is_autocast():
             self._others = ExitStack()
             # This one comes first: it turns gradients on.
             self._others.enter_context(torch.inference_mode(mode=False))
             for kind in ("cpu", "cuda"):
                 self._others.enter_context(torch.autocast(kind, enabled=False))
-        _set_gradients(False)
+        if self._had_gradients or self._others is not None:
+            _set_gradients(False)
 
     def give_back(self, *_: object) -> None:
         """Have them again, as often as it is called: an exception may arise at the very edge of a block."""

@@ -394,12 +394,14 @@ class Function:
             made = self.on_cpu(values, room)
             if made is not None:
                 return made
-        given, values = values, [None] * self.value_count
+        # One place more than there are values: what is left out, -1, reads the last one.
+        given, values = values, [None] * (self.value_count + 1)
         for index, value in zip(self.input_values, given, strict=True):
             values[index] = value
         given.clear()
+        place = values.__getitem__
         for op, reads, writes, wanted, frees in self.actions:
-            made = op.run(wanted, *[None if index < 0 else values[index] for index in reads])
+            made = op.run(wanted, *map(place, reads))
             if len(writes) == 1:
                 values[writes[0]] = made
             elif made is not None:

@@ -48,6 +48,7 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
 
     __slots__ = ("__weakref__", "_images", "_members", "_span", "_stack")
 
+    is_batch = True
     _images: tuple[MPSImage, ...]
     _members: Members | None
     _span: range

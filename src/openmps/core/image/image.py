@@ -381,7 +381,8 @@ class MPSImage(KnownAttributes, Labelled, Operand):
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
         """Raise unless an encode on ``command_buffer`` may use this image."""
-        check_device(who, argument, self.device, command_buffer.device)
+        if self.device is not (device := command_buffer.device):
+            check_device(who, argument, self.device, device)
 
     def count_read(self, amount: int = 1) -> None:
         """Take reads from the read count; ordinary images have none."""

@@ -402,7 +402,11 @@ class Stack(View[Shape]):
 
     def value(self) -> Tensor:
         """The stored elements, as the input of a function."""
-        return self.stored()
+        if len(self.parts) != 1:
+            return self.stored()
+        part = self.parts[0]
+        elements = part.block.tensor()
+        return elements if part.is_whole else part.part_of(elements)
 
     def to_copy(self) -> Host:
         """The same for one copy of it; see `Block.to_copy`."""
@@ -444,19 +448,21 @@ class Stack(View[Shape]):
 
         ``is_shared`` says that they may be somebody else's memory too; else they belong to the images from now on.
         """
-        expected = (self.extent.images, target.channels, target.height, target.width)
+        extent, parts = self.shape.extent, self.parts
+        expected = (extent.images, target.channels, target.height, target.width)
         if stored.shape != expected:
             raise MPSArgumentError("Stack.write", "values", f"must be shaped {expected}", tuple(stored.shape))
-        first = 0
-        for part in self.parts:
-            piece = stored if len(self.parts) == 1 else stored[first : first + part.count]
+        covers, first = target.covers(extent), 0
+        for part in parts:
+            piece = stored if len(parts) == 1 else stored[first : first + part.count]
             first += part.count
-            if part.is_whole and not part.block.is_allocated and target.covers(self.extent):
+            if covers and part.is_whole and not part.block.is_allocated:
                 part.block.adopt(piece.clone() if is_shared else piece)
             else:
                 room = part.tensor()
                 is_same = is_shared and piece.untyped_storage().data_ptr() == room.untyped_storage().data_ptr()
-                target.of(room).copy_(piece.clone() if is_same else piece)  # a part may be moved within an image
+                place = room if covers else target.of(room)
+                place.copy_(piece.clone() if is_same else piece)  # a part may be moved within an image
 
     def take(self, value: Tensor | None, *, is_shared: bool) -> None:
         """Store the elements of all images; nothing where nothing was computed."""

@@ -39,7 +39,7 @@ def check_command_buffer(who: str, command_buffer: object, device: MTLDevice) ->
 
 def check_sources(who: str, names: tuple[str, ...], sources: tuple[Images, ...], command_buffer: CommandBuffer) -> None:
     """Raise unless all sources can be read together: usable, and batches of one length."""
-    first = sources[0]
+    first, are_several = sources[0], len(sources) > 1
     expected = 0 if isinstance(first, MPSImage) else len(first)
     for name, images in zip(names, sources, strict=True):
         argument = name
@@ -48,14 +48,15 @@ def check_sources(who: str, names: tuple[str, ...], sources: tuple[Images, ...],
             if not expected or (images is not first and len(images) != expected):
                 _refuse_length(who, argument, images, max(1, expected), names[0])
         images.check_usable(who, argument, command_buffer)
-        if len(sources) > 1 and (reads := sources.count(images)) > 1:
+        if are_several and (reads := sources.count(images)) > 1:
             check_reads_left(who, argument, images, reads)
 
 
 def check_operand(who: str, name: str, operand: Operand, command_buffer: CommandBuffer) -> None:
     """Raise unless one operand can be used, whatever the others are."""
     argument = name
-    if isinstance(operand, MPSImageBatch):
+    # Whether it is one of images, which is a quick question, comes first: most operands are none.
+    if operand.is_batch and isinstance(operand, MPSImageBatch):
         argument = plural(name)
         if not len(operand):
             _refuse_length(who, argument, operand, 1, name)
@@ -133,7 +134,7 @@ def _refuse_length(who: str, argument: str, batch: MPSImageBatch, expected: int,
 
 def check_reads_left(who: str, argument: str, operand: Operand, reads: int) -> None:
     """Raise unless temporary objects that are passed ``reads`` times may be read as often."""
-    for each in operand if isinstance(operand, MPSImageBatch) and reads > 1 else [operand]:
+    for each in operand if reads > 1 and operand.is_batch and isinstance(operand, MPSImageBatch) else (operand,):
         left: int = getattr(each, "read_count", reads)
         if left < reads:
             rule = f"must have {reads} reads left: each source argument takes one"

@@ -322,13 +322,15 @@ class MPSBinaryImageKernel(ImageFilter):
         With ``in_place_primary_texture`` beside a secondary source, or ``in_place_secondary_texture`` beside a primary
         one, the result takes its place, and is returned; see `MPSUnaryImageKernel.encode`.
         """
+        if in_place_primary_texture is None and in_place_secondary_texture is None:
+            primary = self._named("primary", primary_image, primary_texture)
+            secondary = self._named("secondary", secondary_image, secondary_texture)
+            destination = self._named("destination", destination_image, destination_texture)
+            self._run(command_buffer, (primary, secondary), destination)
+            return None
         taken = {"primary": in_place_primary_texture, "secondary": in_place_secondary_texture}
         given = {"primary": (primary_image, primary_texture), "secondary": (secondary_image, secondary_texture)}
         places = [(index, image) for index, image in enumerate(taken.values()) if image is not None]
-        if not places:
-            sources = tuple(self._named(name, *pair) for name, pair in given.items())
-            self._run(command_buffer, sources, self._named("destination", destination_image, destination_texture))
-            return None
         name = ("primary", "secondary")[places[0][0]]
         others = (destination_image, destination_texture, *given[name], *[taken["secondary"]] * (name == "primary"))
         self._refuse_beside(f"in_place_{name}_texture", *others)

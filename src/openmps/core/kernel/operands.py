@@ -94,9 +94,9 @@ class OperandPlan(FunctionPlan):
 
     def __init__(self, at: OperandContext) -> None:
         super().__init__(at.finish(), at.constants)
-        self.reads: _Places = tuple(at.reads)
+        self.reads: _Places = at.places(at.reads)
         """What the function's sources are bound to."""
-        self.writes: _Places = tuple(at.writes)
+        self.writes: _Places = at.places(at.writes)
         """Where its outputs go."""
         self.note: Any = at.note
 
@@ -122,6 +122,10 @@ class OperandContext(FunctionContext):
         """What the kernel wants to know of the plan when it is asked for numbers and buffers."""
         self.reads: list[tuple[int, Part]] = []
         self.writes: list[tuple[int, Part]] = []
+
+    def places(self, parts: _Places) -> _Places:
+        """The same parts of operands; a part that is all of its operand is none."""
+        return tuple([(number, () if _is_all(part, self._shapes[number]) else part) for number, part in parts])
 
     def has(self, name: str) -> bool:
         """Whether an optional operand is given."""
@@ -211,8 +215,8 @@ class OperandKernel(MPSKernel, EncodePath):
             if isinstance(one, Operand) and not each.is_result
             for member in members(each.name, one)
         ]
-        times = Counter([id(one) for _, one in read])
-        if len(read) > len(times):
+        if len(read) > 1 and len(read) > len({id(one) for _, one in read}):
+            times = Counter([id(one) for _, one in read])
             for name, one in read:
                 check_reads_left(who, name, one, times[id(one)])
         for each, view in zip(listed, views, strict=True):
@@ -236,6 +240,16 @@ class OperandKernel(MPSKernel, EncodePath):
             self._draft(configuration)._lower(at)
             plan = configuration.keep(key, OperandPlan(at))
         return plan
+
+
+def _is_all(part: Part, shape: OperandShape | None) -> bool:
+    """Whether each range of a part is the whole axis, and no axis is left out."""
+    if not isinstance(shape, ElementsShape):
+        return False
+    return all(
+        isinstance(each, slice) and range(size)[each] == range(size)
+        for each, size in zip(part, shape.sizes, strict=False)
+    )
 
 
 def _parts(views: Sequence[View[Any] | None], places: _Places) -> tuple[View[Any], ...]:
