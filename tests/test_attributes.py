@@ -315,6 +315,40 @@ def test_every_public_attribute_that_a_class_sets_is_declared_in_it(kind: type) 
     assert {name for name in stored if name[0] != "_"} <= declared
 
 
+def _enumerations(kind: type) -> dict[str, Any]:
+    """The attributes of a class's objects that are declared to be of an enumeration, and which."""
+    declared = {name: text for base in kind.__mro__ for name, text in getattr(base, "__annotations__", {}).items()}
+    found = {name: getattr(mps, str(text), None) for name, text in declared.items() if name[0] != "_"}
+    return {name: each for name, each in found.items() if isinstance(each, enum.EnumMeta)}
+
+
+ENUMERATED = [kind for kind in STRICT if _enumerations(kind) and not issubclass(kind, mps.MPSKernel)]
+
+
+@pytest.mark.parametrize("kind", [*ENUMERATED, mps.MPSKernel], ids=lambda kind: kind.__name__)
+def test_what_is_declared_to_be_of_an_enumeration_is_of_that(kind: type) -> None:
+    """Its members' numbers are turned into these; other numbers, truth values and other enumerations are refused."""
+    for name, declared in _enumerations(kind).items():
+        thing = object.__new__(kind)
+        member = mps.MPSDataType.FLOAT32 if declared is mps.MPSDataType else next(iter(declared))
+        setattr(thing, name, int(member))
+        assert getattr(thing, name) is member
+        for wrong in ("x", None, -1, 1.5, True, [], 1 << 40, mps.MPSRNNMatrixId(0)):
+            with pytest.raises(mps.MPSArgumentError, match=f"^{kind.__name__}: {name} must ") as fault:
+                setattr(thing, name, wrong)
+            assert declared.__name__ in str(fault.value) or member.name in str(fault.value)
+            assert getattr(thing, name) is member
+
+
+def test_enumerations_of_descriptors_are_looked_at() -> None:
+    named = {kind.__name__ for kind in ENUMERATED if kind.__name__.endswith("Descriptor")}
+    assert named >= {"MTLTextureDescriptor", "MTLHeapDescriptor", "MPSImageDescriptor", "MPSVectorDescriptor"}
+    with pytest.raises(mps.MPSArgumentError, match="^MTLTextureDescriptor: usage must combine SHADER_READ"):
+        mps.MTLTextureDescriptor(usage=mps.MTLStorageMode.PRIVATE)  # type: ignore[arg-type]
+    with pytest.raises(mps.MPSArgumentError, match="^MPSImageDescriptor: usage must combine SHADER_READ"):
+        mps.MPSImageDescriptor(mps.MPSImageFeatureChannelFormat.UNORM8, usage=77)  # type: ignore[arg-type]
+
+
 PLAIN = [
     kind
     for package in (mps, openmps.training)

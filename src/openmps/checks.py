@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
+from types import MemberDescriptorType as _Slot
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,6 +26,7 @@ from typing import (
     overload,
 )
 
+from openmps.enumerated import declared_checks
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError, shown
 from openmps.spellings import OtherSpelling, add_other_spellings, closest, respelt, spellings
 
@@ -225,9 +227,9 @@ class KnownAttributes(NamedProperties):
     an annotation, and may set any other that is not one of the package's attributes in another spelling: in a subclass
     of `MPSNNFilterNode` ``self.rate = 2`` is fine and ``self.paddingPolicy = policy`` is refused.
 
-    An attribute that a class of the package declares as a ``bool``, a ``float`` or a ``str | None`` is checked to be
-    one when it is set, and others by `_attribute_checks`, a table of the class: a check takes the object's name, the
-    attribute's and a value, and gives the value. One that can be read only is refused.
+    An attribute that a class of the package declares as a ``bool``, a ``float``, a ``str | None`` or an enumeration is
+    checked to be one when it is set, and others by `_attribute_checks`, a table of the class: a check takes the
+    object's name, the attribute's and a value, and gives the value. One that can be read only is refused.
 
     All this costs time at each write. What an encode writes, it writes with `store`.
     """
@@ -305,9 +307,11 @@ def _checks(kind: type) -> Mapping[str, Callable[[str, str, Any], Any]]:
         if _is_own(base):
             declared = getattr(base, "__annotations__", {}).items()
             found |= {name: _OF_TYPE[declaration] for name, declaration in declared if declaration in _OF_TYPE}
+            found |= declared_checks(base)
             found |= vars(base).get("_attribute_checks", {})
     # What a class makes a property of checks its values itself.
-    return {name: check for name, check in found.items() if not hasattr(getattr(kind, name, None), "__set__")}
+    at = {name: getattr(kind, name, None) for name in found}
+    return {name: found[name] for name in found if isinstance(at[name], _Slot) or not hasattr(at[name], "__set__")}
 
 
 @lru_cache(_KEPT)

@@ -172,9 +172,11 @@ def test_wrong_sizes(mtl: MTLDevice, heap: MTLHeap, size: int) -> None:
 
 
 def test_wrong_descriptors(mtl: MTLDevice, heap: MTLHeap) -> None:
-    for mode in (MTLStorageMode.MANAGED, MTLStorageMode.MEMORYLESS, 7):
-        with pytest.raises(MPSArgumentError, match="SHARED or PRIVATE"):
-            mtl.new_heap(MTLHeapDescriptor(4, mode))  # type: ignore[arg-type]
+    for mode in (MTLStorageMode.MANAGED, MTLStorageMode.MEMORYLESS):
+        with pytest.raises(MPSArgumentError, match=f"SHARED or PRIVATE, got {mode.name}"):
+            mtl.new_heap(MTLHeapDescriptor(4, mode))
+    with pytest.raises(MPSArgumentError, match="^MTLHeapDescriptor: storage_mode must be one of SHARED, .*, got 7"):
+        MTLHeapDescriptor(4, 7)  # type: ignore[arg-type]
     with pytest.raises(MPSTypeError, match="MTLHeapDescriptor"):
         mtl.new_heap(1024)  # type: ignore[arg-type]
     for alignment in (0, 3, -2, 1.0, True):

@@ -13,12 +13,12 @@ from openmps.convention import current
 from openmps.core import ndarray_bytes, ndarray_exchange
 from openmps.core.elements import Elements, ElementsShape
 from openmps.core.image.image import MPSImage
-from openmps.core.kernel.arguments import member
 from openmps.core.kernel.ndarray_copies import ArrayCopy, SeenElements
 from openmps.core.lifetime import TemporaryCounts, check_device, check_is_device, check_is_open
 from openmps.core.ndarray_descriptor import MPSNDArrayDescriptor
 from openmps.core.stored_elements import BufferMemory, StoredElements, TemporaryElements
 from openmps.core.vector_descriptor import TORCH_TYPES
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import Taken, taken_array, taken_tensor
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice

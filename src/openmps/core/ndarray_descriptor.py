@@ -8,7 +8,7 @@ from typing import Any, Self, overload
 
 from openmps.checks import Checked, NamedAttributes, is_whole, listed, of_kind, one_of_two
 from openmps.core.numbers import integer
-from openmps.core.vector_descriptor import element_bytes
+from openmps.core.vector_descriptor import element_type
 from openmps.errors import MPSArgumentError, lengths_text
 from openmps.selectors import Factory, takes
 from openmps.types import MPSDataType, MPSDimensionSlice
@@ -17,12 +17,6 @@ MOST_DIMENSIONS = 16
 _MOST_ELEMENTS = 2**31 - 1
 _IN_ORDER = tuple(range(MOST_DIMENSIONS))
 _NAME = "MPSNDArrayDescriptor"
-
-
-def element_type(who: str, argument: str, value: Any) -> MPSDataType:
-    """A type that an element can have."""
-    element_bytes(who, value, argument)
-    return MPSDataType(value)
 
 
 class MPSNDArrayDescriptor(NamedAttributes):

@@ -12,9 +12,8 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Target
 from openmps.core.kernel.ndarray_copies import TO_ARRAY, TO_PIXELS, ArrayCopy, PartOfImages, SeenElements
 from openmps.core.ndarray_bytes import whole_strides
-from openmps.core.ndarray_descriptor import element_type
 from openmps.core.stored_elements import StoredElements
-from openmps.core.vector_descriptor import element_bytes
+from openmps.core.vector_descriptor import element_bytes, element_type
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import CommandBuffer, MTLBuffer
 from openmps.types import MPSImageCoordinate

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes, number
 from openmps.core.arrays import numbers, row
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.selectors import Factory, name_arguments
 from openmps.types import MPSCNNNeuronType
@@ -63,6 +64,15 @@ class NeuronParameters(NamedTuple):
         return np.array(self.data[:channels], np.float32)
 
 
+def _neuron_type(who: str, argument: str, value: object) -> MPSCNNNeuronType:
+    """A neuron; COUNT is none."""
+    rule = "must be a neuron of MPSCNNNeuronType"
+    found = member(who, argument, MPSCNNNeuronType, value, rule)
+    if found not in DEFAULT_PARAMETERS:
+        raise MPSArgumentError(who, argument, rule, found.name)
+    return found
+
+
 @name_arguments
 class MPSNNNeuronDescriptor(NamedAttributes):
     """A neuron's type and parameters (MPSCNNNeuron.h, macOS 10.13.4).
@@ -95,6 +105,7 @@ class MPSNNNeuronDescriptor(NamedAttributes):
             neuron with some.
     """
 
+    _attribute_checks = {"neuron_type": _neuron_type}  # noqa: RUF012
     neuron_type: MPSCNNNeuronType
     """Which function."""
     a: float
@@ -119,12 +130,8 @@ class MPSNNNeuronDescriptor(NamedAttributes):
     ) -> None:
         if type is None:
             type = MPSCNNNeuronType.NONE if data is None else MPSCNNNeuronType.PRELU
-        try:
-            self.neuron_type = MPSCNNNeuronType(type)
-            defaults = DEFAULT_PARAMETERS[self.neuron_type]
-        except (ValueError, KeyError) as fault:
-            rule = "must be a neuron of MPSCNNNeuronType"
-            raise MPSArgumentError("MPSNNNeuronDescriptor", "type", rule, repr(type)) from fault
+        self.neuron_type = _neuron_type("MPSNNNeuronDescriptor", "type", type)
+        defaults = DEFAULT_PARAMETERS[self.neuron_type]
         self.a = _number("a", defaults[0] if a is None else a)
         self.b = _number("b", defaults[1] if b is None else b)
         self.c = _number("c", defaults[2] if c is None else c)

@@ -57,6 +57,20 @@ def _advised_row_bytes(columns: int, data_type: MPSDataType) -> int:
     return _rounded("MPSMatrixDescriptor", "columns", columns, data_type)
 
 
+def element_type(who: str, argument: str, value: Any) -> MPSDataType:
+    """A type that an element can have."""
+    element_bytes(who, value, argument)
+    return MPSDataType(value)
+
+
+def element_bytes(who: str, data_type: MPSDataType, argument: str = "data_type") -> int:
+    """Bytes of an element; raises unless it is of a type that can be stored."""
+    if not isinstance(data_type, int) or data_type not in TORCH_TYPES:
+        rule = f"must be one of {', '.join(kind.name for kind in TORCH_TYPES)}"
+        raise MPSArgumentError(who, argument, rule, getattr(data_type, "name", repr(data_type)))
+    return MPSSizeofMPSDataType(data_type)
+
+
 def _is_plain(value: object) -> bool:
     """Whether an argument is a number, and no type of data."""
     return is_whole(value) and not isinstance(value, MPSDataType)
@@ -72,6 +86,7 @@ class MPSVectorDescriptor(NamedAttributes):
         MPSArgumentError: A number is not positive, the type cannot be stored, or the vectors overlap.
     """
 
+    _attribute_checks = {"data_type": element_type}  # noqa: RUF012
     length: int
     """Elements of a vector."""
     data_type: MPSDataType
@@ -154,6 +169,7 @@ class MPSMatrixDescriptor(NamedAttributes):
         MPSArgumentError: A number is not positive, the type cannot be stored, or rows or matrices overlap.
     """
 
+    _attribute_checks = {"data_type": element_type}  # noqa: RUF012
     rows: int
     """Rows of a matrix."""
     columns: int
@@ -278,14 +294,6 @@ def bytes_needed(descriptor: MPSVectorDescriptor | MPSMatrixDescriptor) -> int:
     """Bytes from the first element to the end of the last one."""
     spans = zip(descriptor.shape(), descriptor.strides(), strict=True)
     return sum((size - 1) * stride for size, stride in spans) + MPSSizeofMPSDataType(descriptor.data_type)
-
-
-def element_bytes(who: str, data_type: MPSDataType, argument: str = "data_type") -> int:
-    """Bytes of an element; raises unless it is of a type that can be stored."""
-    if not isinstance(data_type, int) or data_type not in TORCH_TYPES:
-        rule = f"must be one of {', '.join(kind.name for kind in TORCH_TYPES)}"
-        raise MPSArgumentError(who, argument, rule, getattr(data_type, "name", repr(data_type)))
-    return MPSSizeofMPSDataType(data_type)
 
 
 def _plain_number(value: Any) -> Any:

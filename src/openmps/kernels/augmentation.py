@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import finite, flag
-from openmps.core.kernel.arguments import member
 from openmps.core.kernel.configuration import Fixed, KernelProperty, at_least
 from openmps.core.kernel.counted import SEED, STEP, CountedKernel
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.numbers import not_negative
 from openmps.core.state.state import MPSState
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.metal.device import MTLDevice
 from openmps.ops.image.augmentation import TURNS, CutOut, ImageWords, Mixed, Placed, Recoloured, Word

@@ -8,11 +8,12 @@ from typing import ClassVar
 from openmps.core.elements import Part
 from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.image import MPSImage
-from openmps.core.kernel.arguments import member, single
+from openmps.core.kernel.arguments import single
 from openmps.core.kernel.configuration import Fixed, KernelProperty, at_least
 from openmps.core.kernel.matrices import ORIGIN, matrix_origin
 from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel
 from openmps.core.vector import MPSMatrix
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.layout.image_copy import ImagesToRows, RowsToImages

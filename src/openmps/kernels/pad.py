@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from openmps.checks import number
 from openmps.core.arrays import numbers
 from openmps.core.image.storage import Extent, Shape
-from openmps.core.kernel.arguments import channel_offset, member
+from openmps.core.kernel.arguments import channel_offset
 from openmps.core.kernel.configuration import KernelProperty, Setting, SourceProperty
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
 from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.ops.layout.pad import Pad, PadGradient

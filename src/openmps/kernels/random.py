@@ -123,11 +123,6 @@ class MPSMatrixRandomDistributionDescriptor(NamedAttributes):
 
     def validate(self, who: str) -> None:
         """Raise unless the values, which may have been changed, describe a distribution; they become float32."""
-        try:
-            self.distribution_type = MPSMatrixRandomDistribution(self.distribution_type)
-        except ValueError as fault:
-            rule = "must be DEFAULT, UNIFORM or NORMAL of MPSMatrixRandomDistribution"
-            raise MPSArgumentError(who, "distribution_type", rule, repr(self.distribution_type)) from fault
         self.minimum, self.maximum = _float32(who, "minimum", self.minimum), _float32(who, "maximum", self.maximum)
         self.mean = _float32(who, "mean", self.mean)
         self.standard_deviation = _float32(who, "standard_deviation", self.standard_deviation)

@@ -114,8 +114,8 @@ class Arena(KnownAttributes, Labelled, Single):
     def __init__(self, device: Processor, descriptor: MTLHeapDescriptor) -> None:
         of_kind("MTLHeap", "descriptor", descriptor, MTLHeapDescriptor)
         if descriptor.storage_mode not in (MTLStorageMode.SHARED, MTLStorageMode.PRIVATE):
-            got = getattr(descriptor.storage_mode, "name", descriptor.storage_mode)
-            raise MPSArgumentError("MTLHeap", "descriptor.storage_mode", "must be SHARED or PRIVATE", got)
+            rule = "must be SHARED or PRIVATE"
+            raise MPSArgumentError("MTLHeap", "descriptor.storage_mode", rule, descriptor.storage_mode.name)
         self._descriptor = descriptor.copy()
         size = device.check_length("MTLHeap", "descriptor.size", descriptor.size)
         self._arena = _block(size, device)

@@ -53,6 +53,15 @@ class MPSImageDescriptor(KnownAttributes):
         "width",
     )
 
+    channel_format: MPSImageFeatureChannelFormat
+    width: int
+    height: int
+    feature_channels: int
+    number_of_images: int
+    usage: MTLTextureUsage
+    cpu_cache_mode: MTLCPUCacheMode
+    storage_mode: MTLStorageMode
+
     def __init__(
         self,
         channel_format: MPSImageFeatureChannelFormat,
@@ -62,16 +71,12 @@ class MPSImageDescriptor(KnownAttributes):
         number_of_images: int = 1,
         usage: MTLTextureUsage = MTLTextureUsage.SHADER_READ | MTLTextureUsage.SHADER_WRITE,
     ) -> None:
-        try:
-            store(self, "channel_format", MPSImageFeatureChannelFormat(channel_format))
-        except ValueError as fault:
-            rule = "must be a value of MPSImageFeatureChannelFormat"
-            raise MPSArgumentError("MPSImageDescriptor", "channel_format", rule, shown(channel_format)) from fault
+        self.channel_format = channel_format
         store(self, "width", width)
         store(self, "height", height)
         store(self, "feature_channels", feature_channels)
         store(self, "number_of_images", number_of_images)
-        store(self, "usage", usage)
+        self.usage = usage
         store(self, "cpu_cache_mode", MTLCPUCacheMode.DEFAULT_CACHE)
         store(self, "storage_mode", MTLStorageMode.SHARED)
 
@@ -106,7 +111,7 @@ class MPSImageDescriptor(KnownAttributes):
 
     def __repr__(self) -> str:
         return (
-            f"MPSImageDescriptor({_name(self.channel_format)}, width={self.width}, height={self.height}, "
+            f"MPSImageDescriptor({self.channel_format.name}, width={self.width}, height={self.height}, "
             f"feature_channels={self.feature_channels}, number_of_images={self.number_of_images})"
         )
 
@@ -122,10 +127,10 @@ class MPSImageDescriptor(KnownAttributes):
         if self.channel_format not in NUMPY_DTYPES:
             rule = "must be UNORM8, UNORM16, FLOAT16 or FLOAT32"
             remedy = "Choose one of MPSImageFeatureChannelFormat"
-            raise MPSArgumentError(who, "image_descriptor.channel_format", rule, _name(self.channel_format), remedy)
+            raise MPSArgumentError(who, "image_descriptor.channel_format", rule, self.channel_format.name, remedy)
         if self.storage_mode not in (MTLStorageMode.SHARED, MTLStorageMode.MANAGED, MTLStorageMode.PRIVATE):
             rule = "must be SHARED, MANAGED or PRIVATE"
-            raise MPSArgumentError(who, "image_descriptor.storage_mode", rule, _name(self.storage_mode))
+            raise MPSArgumentError(who, "image_descriptor.storage_mode", rule, self.storage_mode.name)
         return Extent(
             _size(who, "width", self.width),
             _size(who, "height", self.height),
@@ -179,10 +184,6 @@ def texture_type_of(feature_channels: int, number_of_images: int) -> MTLTextureT
     """2D for one image of at most four channels, else a 2D array of four-channel slices."""
     single = feature_channels <= 4 and number_of_images == 1
     return MTLTextureType.TYPE_2D if single else MTLTextureType.TYPE_2D_ARRAY
-
-
-def _name(member: object) -> str:
-    return getattr(member, "name", repr(member))
 
 
 def _size(who: str, name: str, value: object) -> int:

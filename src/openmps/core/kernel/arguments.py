@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from enum import Enum, IntFlag
-from functools import reduce
-from operator import or_
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from openmps.checks import as_index, of_kind
 from openmps.core.image.batch import MPSImageBatch
@@ -14,12 +10,11 @@ from openmps.core.image.image import MPSImage
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch, as_state_batch
 from openmps.core.state.state import MPSState
-from openmps.errors import MPSArgumentError, MPSTypeError, shown
+from openmps.enumerated import member
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLTexture
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLRegion
 
-_Member = TypeVar("_Member", bound=Enum)
-_Flags = TypeVar("_Flags", bound=IntFlag)
 _FARTHEST = 2**31 - 1
 """How far offsets reach: beyond every image, and near enough for the arithmetic of 64-bit and float64 positions."""
 
@@ -57,20 +52,6 @@ def pixel_distance(who: str, argument: str, value: int) -> int:
     return found
 
 
-def member(who: str, argument: str, kind: type[_Member], value: object, rule: str | None = None) -> _Member:
-    """``value`` as a member of an enumeration."""
-    try:
-        return kind(value)
-    except ValueError as fault:
-        rule = rule or f"must be one of {', '.join(each.name for each in kind)}"
-        raise MPSArgumentError(who, argument, rule, shown(value)) from fault
-
-
-def member_of(kind: type[_Member], rule: str | None = None) -> Callable[[str, str, Any], _Member]:
-    """The check that a value is a member of an enumeration."""
-    return lambda who, argument, value: member(who, argument, kind, value, rule)
-
-
 def image_edge_mode(who: str, argument: str, value: MPSImageEdgeMode) -> MPSImageEdgeMode:
     """An edge mode that windowed kernels define: ZERO or CLAMP."""
     rule = "must be ZERO or CLAMP; the other modes belong to MPSNNPad"
@@ -78,19 +59,6 @@ def image_edge_mode(who: str, argument: str, value: MPSImageEdgeMode) -> MPSImag
     if found not in (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP):
         raise MPSArgumentError(who, argument, rule, value)
     return found
-
-
-def flags_of(kind: type[_Flags]) -> Callable[[str, str, Any], _Flags]:
-    """The check that a value is a combination of an enumeration's flags."""
-    known = reduce(or_, (int(each) for each in kind), 0)
-
-    def check(who: str, argument: str, value: Any) -> _Flags:
-        if not isinstance(value, int) or isinstance(value, bool) or value & ~known:
-            rule = f"must combine {', '.join(each.name or '' for each in kind)} of {kind.__name__}"
-            raise MPSArgumentError(who, argument, rule, repr(value))
-        return kind(value)
-
-    return check
 
 
 def clip_rectangle(who: str, argument: str, value: MTLRegion) -> MTLRegion:

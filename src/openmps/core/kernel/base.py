@@ -9,7 +9,7 @@ from openmps.checks import KnownAttributes, Labelled, Shown, value_text
 from openmps.convention import Conventions
 from openmps.core.image.allocator import TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
-from openmps.core.kernel.arguments import channel_offset, clip_rectangle, flags_of
+from openmps.core.kernel.arguments import channel_offset, clip_rectangle
 from openmps.core.kernel.configuration import (
     FARTHEST,
     Configuration,
@@ -44,7 +44,6 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
     options: MPSKernelOptions
     """Hints to the framework; checks are never skipped."""
 
-    _attribute_checks = {"options": flags_of(MPSKernelOptions)}  # noqa: RUF012
     _shown: ClassVar[Sequence[str]] = ()
     """Properties beside those of the configuration that say what a kernel does."""
     encodeToCommandBuffer = Elsewhere("encode")  # noqa: N815

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from openmps.checks import FLT_MAX, Checked, Shown, flag, listed
-from openmps.core.kernel.arguments import member_of
+from openmps.enumerated import member_of
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes.node import (
     MPSNNFilterNode,

@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Any, NamedTuple, Never, cast
 
 from openmps.checks import Checked, Shown
-from openmps.core.kernel.arguments import member, member_of
+from openmps.enumerated import member, member_of
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes.node import (
     MPSCNNConvolutionGradientStateNode,

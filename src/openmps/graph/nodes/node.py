@@ -25,8 +25,8 @@ from openmps.checks import (
 )
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
-from openmps.core.kernel.arguments import member
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.graph.nodes.rows import GradientRow, KernelRow, Row
 from openmps.selectors import Factory, name_arguments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openmps.checks import Shown, flag, of_kind, whole
-from openmps.core.kernel.arguments import member
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError
 from openmps.graph.nodes.callbacks import TRANSFORM, MPSImageTransformProvider
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode

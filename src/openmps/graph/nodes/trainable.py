@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 from openmps.checks import Checked
-from openmps.core.kernel.arguments import member_of
+from openmps.enumerated import member_of
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, row_of
 from openmps.graph.nodes.rows import Row
 from openmps.graph.nodes.training import Callback, Training

@@ -7,11 +7,11 @@ from typing import ClassVar, NamedTuple
 
 from openmps.checks import FLT_MAX, as_index, number
 from openmps.core.image.storage import Extent, Shape
-from openmps.core.kernel.arguments import member
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.state.gradient import MPSNNBinaryGradientState
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError, shown
 from openmps.ops.op import Value
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, Comparison, CutInfinities, Stretch, open_limits

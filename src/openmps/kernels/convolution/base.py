@@ -10,7 +10,6 @@ from torch import Tensor
 
 from openmps.checks import Shown, flag, store
 from openmps.core.kernel.activation import activated
-from openmps.core.kernel.arguments import member
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.lowering_context import LoweringContext
@@ -23,6 +22,7 @@ from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.core.state.resources import Resource
 from openmps.core.state.resources import Slot as Place
 from openmps.core.state.state import Saved
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, check_data_source
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor

@@ -14,12 +14,12 @@ from openmps.checks import Shown, number
 from openmps.core.arrays import elements, in_shape, real_numbers, row
 from openmps.core.data_source import loaded
 from openmps.core.kernel.activation import activated, neuron_parameters
-from openmps.core.kernel.arguments import member
 from openmps.core.kernel.configuration import Fixed, Setting
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, check_data_source, descriptor_of
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from openmps.checks import of_kind
-from openmps.core.kernel.arguments import member
 from openmps.core.kernel.configuration import Fixed
 from openmps.core.kernel.image_filter import MPSUnaryImageKernel
 from openmps.core.kernel.lowering_context import LoweringContext
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError
 from openmps.kernels.image_filters.gray import three_numbers
 from openmps.metal.device import MTLDevice

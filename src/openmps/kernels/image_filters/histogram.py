@@ -10,10 +10,11 @@ from openmps.checks import flag, listed, number
 from openmps.convention import Conventions
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Shape
-from openmps.core.kernel.arguments import clip_rectangle, member, single
+from openmps.core.kernel.arguments import clip_rectangle, single
 from openmps.core.kernel.configuration import Fixed, KernelProperty
 from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel
 from openmps.core.vector import MPSVector
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError
 from openmps.kernels.image_filters.histogram_buffers import (
     COUNT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 
 from openmps.checks import NamedAttributes
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.loss.loss import LossParameters
 from openmps.selectors import Factory, name_arguments
@@ -45,7 +46,8 @@ class MPSCNNLossDescriptor(NamedAttributes):
     cnn_loss_descriptor = Factory("cnnLossDescriptorWithType:reductionType:")
 
     def __init__(self, type: MPSCNNLossType, reduction_type: MPSCNNReductionType = MPSCNNReductionType.NONE) -> None:
-        self.loss_type, self.reduction_type = _framework_values(type, reduction_type)
+        self.loss_type = member(_WHO, "type", MPSCNNLossType, type)
+        self.reduction_type = reduction_type
 
     def copy(self) -> MPSCNNLossDescriptor:
         """A descriptor of its own with the same values."""
@@ -57,11 +59,10 @@ class MPSCNNLossDescriptor(NamedAttributes):
 
     def parameters(self, reduction_type: MPSCNNReductionType | None = None) -> LossParameters:
         """The same, checked, as the mathematics takes it; with another reduction if one is given."""
-        kind, reduction = _framework_values(self.loss_type, self.reduction_type)
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         return LossParameters(
-            kind=kind,
-            reduction=reduction if reduction_type is None else reduction_type,
+            kind=self.loss_type,
+            reduction=self.reduction_type if reduction_type is None else reduction_type,
             number_of_classes=whole_number(_WHO, "number_of_classes", self.number_of_classes),
             reduce_across_batch=self.reduce_across_batch,
             **numbers,
@@ -76,13 +77,6 @@ class MPSCNNLossDescriptor(NamedAttributes):
 
 _WHO = MPSCNNLossDescriptor.__name__
 _NUMBERS = ("weight", "label_smoothing", "epsilon", "delta")
-
-
-def _framework_values(loss_type: object, reduction_type: object) -> tuple[MPSCNNLossType, MPSCNNReductionType]:
-    try:
-        return MPSCNNLossType(loss_type), MPSCNNReductionType(reduction_type)
-    except ValueError as cause:
-        raise MPSArgumentError(_WHO, "type and reduction_type", "must be framework values", str(cause)) from cause
 
 
 def whole_number(who: str, argument: str, value: object) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from openmps.checks import of_kind
-from openmps.core.kernel.arguments import member
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.matrices import PartsKernel
 from openmps.core.kernel.operands import OperandContext
 from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.matrix.layers import MatrixNeuron, MatrixNeuronGradient

@@ -89,11 +89,6 @@ class MPSNNOptimizerDescriptor(NamedAttributes):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        is_type = isinstance(self.regularization_type, int)
-        if not is_type or self.regularization_type not in tuple(MPSNNRegularizationType):
-            rule = "must be an MPSNNRegularizationType"
-            raise MPSArgumentError(name, "regularization_type", rule, repr(self.regularization_type))
-        self.regularization_type = MPSNNRegularizationType(self.regularization_type)
         if self.gradient_clip_min > self.gradient_clip_max:
             rule = f"must not exceed gradient_clip_max {self.gradient_clip_max}"
             raise MPSArgumentError(name, "gradient_clip_min", rule, self.gradient_clip_min)

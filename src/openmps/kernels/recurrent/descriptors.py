@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 from openmps.checks import Checked, NamedAttributes, flag, listed, number, one_of_two
-from openmps.core.kernel.arguments import member_of
 from openmps.core.numbers import integer
+from openmps.enumerated import member_of
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, check_data_source
 from openmps.selectors import Factory, takes

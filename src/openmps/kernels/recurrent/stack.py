@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from openmps.checks import flag, memory_for, store
 from openmps.core.elements import Part
-from openmps.core.kernel.arguments import member_of
 from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.operands import Argument, OperandContext, OperandKernel, OperandPlan
 from openmps.core.operand import Operand
+from openmps.enumerated import member_of
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
 from openmps.kernels.recurrent.layer import INPUTS, MEMORIES, PARTS, STATES, Form, Layer, read_layer, stacked, unstacked

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from openmps.checks import flag, listed
-from openmps.core.kernel.arguments import member
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.operands import FLOATS, Argument, OperandContext, OperandKernel
 from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
+from openmps.enumerated import member
 from openmps.errors import MPSArgumentError
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
 from openmps.kernels.recurrent.layer import (
