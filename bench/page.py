@@ -176,10 +176,13 @@ _OF_A_TRAINING = {
     "first_error": "error of gradients at first",
     "last_error": "at last",
 }
-_MOMENTS = """`python -m bench.second_moments`: ResNet-50 of {width} channels in its first stage, {steps} steps of
+_MOMENTS = """`python -m bench.second_moments`: networks of {width} channels in their first stage, {steps} steps of
 {batch} images of {side} pixels, from {seeds} seeds. Operations of block ends run one by one, or by second moments as
-`MPSNNGraph.allow_second_moments` says: the mean, the least and the most. The error of gradients is the norm of what
-they differ by from PyTorch's in float64, as a share of these; accuracy is that of images which training has not seen.
+`MPSNNGraph.allow_second_moments` says: the mean, the least and the most. How many of all ends are by moments stands
+beside; they have {pixels} or more pixels for each channel read, where a graph asks for 128. ResNet-18 has none: its
+blocks end with convolutions of 3x3 pixels, so that its graphs are the same either way. The error of gradients is the
+norm of what they differ by from PyTorch's in float64, as a share of these; accuracy is that of images which training
+has not seen.
 """
 
 
@@ -190,13 +193,13 @@ def _second_moments(device: str, name: str) -> Iterable[str]:
     seeds = len(next(iter(found[0]["ways"].values())))
     yield f"## Block ends by second moments, {name}\n"
     yield _MOMENTS.format(**found[0], seeds=seeds)
-    yield f"| data, images | block ends | {' | '.join(_OF_A_TRAINING.values())} |"
-    yield f"| --- | --- |{' --- |' * len(_OF_A_TRAINING)}"
+    yield f"| network, data, images | block ends | by moments | {' | '.join(_OF_A_TRAINING.values())} |"
+    yield f"| --- | --- | ---: |{' --- |' * len(_OF_A_TRAINING)}"
     for row in found:
         title = row["title"]
         for way, ended in row["ways"].items():
             cells = (_spread([each[what] for each in ended]) for what in _OF_A_TRAINING)
-            yield f"| {title} | {way} | {' | '.join(cells)} |"
+            yield f"| {title} | {way} | {ended[0]['ends']} of {row['blocks']} | {' | '.join(cells)} |"
             title = ""
     lines = {f"{_where(row)}; {row['threads']} thread(s)" for row in found}
     yield f"\nMeasured on {', and on '.join(sorted(lines))}.\n"

@@ -74,9 +74,10 @@ def decay() -> Chart:
 
 
 def second_moments() -> Chart:
-    """What trainings of `bench.second_moments` on the digits end with, on the CPU."""
+    """What trainings of ResNet-50 by `bench.second_moments` on the digits end with, on the CPU."""
     lines = (ROOT / "bench" / "results" / "second_moments.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if (row["device"], row["data"]) == ("cpu", "digits")]
+    wanted = ("cpu", "resnet50", "digits")
+    rows = [row for row in map(json.loads, lines) if (row["device"], row["network"], row["data"]) == wanted]
     curves = {
         f"{row['format']}, {way}": [(seed, ended["loss"]) for seed, ended in enumerate(ends)]
         for row in rows
