@@ -1,4 +1,7 @@
-"""Kernels compiled before their first launch, many at a time: a launch by itself compiles one and waits for it.
+"""Launches of kernels, and kernels compiled before their first launch, many at a time.
+
+A launch by itself compiles a kernel and waits for it. Later ones ask every argument again what it was compiled for,
+which takes twice as long as the launch: so what arguments that came before have launched is kept.
 
 While `Compiling` is entered, launches of the calling thread launch nothing. What they would have needed is compiled by
 threads, which wait for other programs most of the time, and is there when the block ends. What a launch would have
@@ -24,6 +27,12 @@ _here = threading.local()
 """``compiling``: what the launches of the calling thread are told to."""
 _asked: set[Hashable] = set()
 """What was compiled ahead in this process."""
+_MOST_KEPT = 256
+"""Launches of one kernel that are kept: numbers may be others each time."""
+_stream_of: Callable[[int], int | None] = getattr(
+    getattr(torch, "_C", None), "_cuda_getCurrentRawStream", lambda _device: None
+)
+"""The handle of a device's current stream; None where a launch is to find it."""
 
 
 class Launched:
@@ -31,10 +40,34 @@ class Launched:
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
+        self._kept: dict[Hashable, tuple[Callable[..., object], int]] = {}
+        """What launches the kernel as it was compiled for some arguments, and on which device; by `_exactly` these."""
 
-    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
         compiling: Compiling | None = getattr(_here, "compiling", None)
-        return self._kernel[grid] if compiling is None else partial(compiling.ask, self._kernel, grid)
+        return partial(self._launch, grid) if compiling is None else partial(compiling.ask, self._kernel, grid)
+
+    def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        key = grid, *map(_exactly, arguments), *options.items()
+        kept = self._kept.get(key)
+        if kept is not None:
+            launch, device = kept
+            launch(*arguments, stream=_stream_of(device))
+            return
+        compiled = self._kernel[grid](*arguments, **options)
+        if compiled is not None:  # as of Triton's interpreter
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = compiled[(*grid, 1, 1)[:3]], torch.cuda.current_device()
+
+
+def _exactly(argument: Any) -> Hashable:
+    """What decides on how a kernel is compiled for an argument, and more: of numbers their values."""
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.get_device(), argument.data_ptr() % _ALIGNMENT
+    if isinstance(argument, tuple):
+        return tuple(map(_exactly, argument))
+    return repr(argument) if isinstance(argument, float) else (type(argument), argument)
 
 
 class Compiling:

@@ -1,0 +1,72 @@
+"""What launches kernels: what was compiled for equal arguments is launched, and nothing else is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from openmps.ops.triton import ahead
+from openmps.ops.triton.ahead import Launched
+
+FLAT = torch.zeros(64)
+BYTES = torch.zeros(64, dtype=torch.uint8)
+LAUNCHES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    # What launches come one after another, and which of them are compiled for others.
+    ("anew", (FLAT, 5, 0.5, (FLAT, 2)), {}),
+    ("kept", (torch.ones(64), 5, 0.5, (torch.ones(64), 2)), {}),
+    ("anew", (FLAT[1:], 5, 0.5, (FLAT, 2)), {}),
+    ("anew", (FLAT, 5, 0.5, (FLAT[1:], 2)), {}),
+    ("anew", (BYTES, 5, 0.5, (FLAT, 2)), {}),
+    ("anew", (FLAT, 6, 0.5, (FLAT, 2)), {}),
+    ("anew", (FLAT, 5.0, 0.5, (FLAT, 2)), {}),
+    ("anew", (FLAT, True, 0.5, (FLAT, 2)), {}),
+    ("anew", (FLAT, 1, 0.5, (FLAT, 2)), {}),
+    ("anew", (FLAT, 5, 0.0, (FLAT, 2)), {}),
+    ("anew", (FLAT, 5, -0.0, (FLAT, 2)), {}),
+    ("anew", (FLAT, 5, 0.5, (FLAT, 2)), {"num_warps": 8}),
+    ("kept", (FLAT, 5, 0.5, (FLAT, 2)), {"num_warps": 8}),
+    ("kept", (FLAT, 5, 0.5, (FLAT, 2)), {}),
+]
+
+
+class Kernel:
+    """Stands for a kernel of Triton: a launch gives what it was compiled to, a launch of that says so."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *arguments, **_: (self.launched.append(("anew", grid, arguments)), Compiled(self))[1]
+
+
+class Compiled:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *arguments, stream: self.kernel.launched.append((f"kept, {stream}", grid, arguments))
+
+
+def test_launches_of_equal_arguments_ask_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_stream_of", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    kernel = Kernel()
+    launched = Launched(kernel)
+    for _, arguments, options in LAUNCHES:
+        launched[4, 2](*arguments, **options)
+    launched[4, 3](*LAUNCHES[0][1])  # another grid
+    wanted = {"anew": ("anew", (4, 2)), "kept": ("kept, stream of 3", (4, 2, 1))}
+    assert [(how, grid) for how, grid, _ in kernel.launched[:-1]] == [wanted[how] for how, _, _ in LAUNCHES]
+    assert kernel.launched[-1][:2] == ("anew", (4, 3))
+    for (_, _, found), (_, arguments, _) in zip(kernel.launched, LAUNCHES, strict=False):
+        assert all(mine is its for mine, its in zip(found, arguments, strict=True))
+
+
+def test_few_launches_are_kept_where_numbers_are_others_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    launched = Launched(Kernel())
+    for number in range(1000):
+        launched[(1,)](FLAT, number)
+    assert len(launched._kept) <= 256
