@@ -12,7 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from openmps.ops.elements import Load, Store
+from openmps.ops.image.threshold import Limited
 from openmps.ops.op import Builder, Function, Kind, Op, Role
+from openmps.types import MPSImageFeatureChannelFormat as Format
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +282,42 @@ def test_bodies_are_put_end_to_end() -> None:
 def test_no_slot_no_body() -> None:
     with pytest.raises(TypeError, match="at least one value"):
         Scale(2.0)(None)
+
+
+def _ends_in(*ops: Op) -> Function:
+    builder = Builder()
+    value = builder.input(Role.SOURCE, "0")
+    for op in ops:
+        value = op(value)
+    builder.output("result", value)
+    return builder.finish()
+
+
+@pytest.mark.parametrize(
+    "last",
+    [Limited(0.0, 0.5), Load(Format.FLOAT32), Store(Format.FLOAT32), Store(Format.FLOAT16), Store(Format.UNORM8)],
+)
+def test_the_last_operation_writes_where_its_result_goes(last: Op, place: torch.device) -> None:
+    """Where it can: else, and where its operand lies there, the result is given."""
+    x = torch.linspace(-1.0, 2.0, 2 * 4 * 3 * 5, device=place).view(2, 4, 3, 5).to(memory_format=torch.channels_last)
+    x[0, 0, 0, :2] = torch.tensor([torch.nan, torch.inf], device=place)
+    function, alone = _ends_in(Scale(1.0), last), _ends_in(last)
+    (expected,) = function.run([x.clone()])
+    room = torch.full_like(expected, 7)
+    (found,) = function.run([x.clone()], room)
+    is_whole = found is None
+    torch.testing.assert_close(room if is_whole else found, expected, rtol=0, atol=0, equal_nan=True)
+    assert is_whole is (last != Store(Format.UNORM8) or place.type == "cuda")
+    # A part of a larger image, with gaps between its rows.
+    larger = torch.full((2, 4, 6, 9), 7, dtype=expected.dtype, device=place).to(memory_format=torch.channels_last)
+    (found,) = function.run([x.clone()], larger[:, :, 1:4, 2:7])
+    if found is None:
+        torch.testing.assert_close(larger[:, :, 1:4, 2:7], expected, rtol=0, atol=0, equal_nan=True)
+        larger[:, :, 1:4, 2:7] = 7
+    assert bool((larger == 7).all())
+    # The operand's own memory, and memory of another shape.
+    (found,) = alone.run([x.clone()], torch.full_like(expected, 7)[:1])
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    if last != Store(Format.UNORM8):
+        (found,) = alone.run([x], x[:, :, :, :])
+        assert found is not None

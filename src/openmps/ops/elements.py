@@ -73,6 +73,34 @@ def encode(values: Tensor, channel_format: Format) -> Tensor:
     return scaled.to(torch.int32).to(DTYPES[channel_format])
 
 
+def decode_into(room: Tensor, stored: Tensor, channel_format: Format) -> bool:
+    """`decode`, in memory for it: where nothing is computed, or in one pass."""
+    if channel_format not in _UNORM_MAXIMUM:
+        room.copy_(stored)
+        return True
+    if channel_format is not Format.UNORM8 or room.stride() != stored.stride() or not _fits_one_pass(stored):
+        return False
+    from openmps.ops.triton.elements import decode_unorm
+
+    decode_unorm(stored, _UNORM_MAXIMUM[channel_format], room)
+    return True
+
+
+def encode_into(room: Tensor, values: Tensor, channel_format: Format) -> bool:
+    """`encode`, in memory for it: where nothing is computed, or in one pass."""
+    if channel_format not in _UNORM_MAXIMUM:
+        room.copy_(values)
+        return True
+    if channel_format is not Format.UNORM8 or room.stride() != values.stride() or values.dtype != torch.float32:
+        return False
+    if not _fits_one_pass(values):
+        return False
+    from openmps.ops.triton.elements import encode_unorm
+
+    encode_unorm(values, _UNORM_MAXIMUM[channel_format], _SHIFT, room)
+    return True
+
+
 def _rounded(numbers: Tensor, maximum: int) -> Tensor:
     """Whole numbers up to ``maximum``, int32, in few passes: behind a large number float32 has no places for more.
 
@@ -115,13 +143,13 @@ class _Storage(Op, kind=Kind.STORAGE, half=True, gives_view=True):
     """The base of operations that move elements as they are."""
 
 
-class Load(_Storage, of=decode):
+class Load(_Storage, of=decode, into=decode_into):
     """`decode` of stored elements: the numbers, float32."""
 
     channel_format: Format
 
 
-class Store(_Storage, of=encode):
+class Store(_Storage, of=encode, into=encode_into):
     """`encode` of numbers: elements of a format, rounded once."""
 
     channel_format: Format

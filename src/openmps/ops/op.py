@@ -75,6 +75,8 @@ class Op:
     """Whether it writes the memory of operands, so that it runs even if nobody reads its results."""
     takes_device_numbers: ClassVar[bool] = False
     """Whether a number among its operands may come as a tensor without axes on the device: float64 or int64."""
+    fill: ClassVar[Callable[..., bool] | None] = None
+    """Puts the one result into memory that is given first, before operands and fields; False where it does not."""
     _function: ClassVar[Callable[..., Any]]
     _takes_half: ClassVar[bool] = False
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -83,6 +85,7 @@ class Op:
         cls,
         *,
         of: Callable[..., Any] | None = None,
+        into: Callable[..., bool] | None = None,
         kind: Kind | None = None,
         results: int | None = None,
         half: bool | None = None,
@@ -91,7 +94,8 @@ class Op:
     ) -> None:
         super().__init_subclass__()
         function = None if of is None else staticmethod(of)
-        said = {"_function": function, "kind": kind, "results": results, "_takes_half": half}
+        fill = None if into is None else staticmethod(into)
+        said = {"_function": function, "fill": fill, "kind": kind, "results": results, "_takes_half": half}
         for name, value in {**said, "gives_view": gives_view, "has_effect": has_effect}.items():
             if value is not None:
                 setattr(cls, name, value)
@@ -295,6 +299,7 @@ class Function:
         "_overwritten",
         "actions",
         "equations",
+        "fills",
         "fused",
         "input_values",
         "inputs",
@@ -325,6 +330,8 @@ class Function:
         self.value_count = value_count
         self.equations = _live(equations, set(output_values))
         self.actions = _actions(self.equations, set(output_values))
+        self.fills = bool(self.actions) and self.actions[-1].writes == output_values and _fills(self.actions[-1])
+        """Whether `run` may put the one output into memory that it is given."""
         self.launches = sum([action.op.launches for action in self.actions])
         """Those of all operations; see `Op.launches`."""
         self.may_share = _sharing(self.equations, self.input_values, output_values)
@@ -387,8 +394,8 @@ class Function:
     def run(self, values: list[Any], room: Tensor | None = None) -> list[Any]:
         """Run every equation. ``values`` are those of the inputs, in order; returns the outputs'.
 
-        ``room`` is where the output goes: a form on the CPU may write it there, unless that is an input's memory, too;
-        the output is None then.
+        ``room`` is where the output goes: the last operation, or a form on the CPU, may write it there, unless that is
+        an operand's memory, too; the output is None then.
         """
         if self.on_cpu is not None and values[0].is_cpu:
             made = self.on_cpu(values, room)
@@ -399,8 +406,11 @@ class Function:
         for index, value in zip(self.input_values, given, strict=True):
             values[index] = value
         given.clear()
-        place = values.__getitem__
-        for op, reads, writes, wanted, frees in self.actions:
+        place, last = values.__getitem__, self.actions[-1] if room is not None and self.fills else None
+        for action in self.actions:
+            op, reads, writes, wanted, frees = action
+            if action is last and room is not None and _filled(op, room, [*map(place, reads)]):
+                return [None]
             made = op.run(wanted, *map(place, reads))
             if len(writes) == 1:
                 values[writes[0]] = made
@@ -435,6 +445,20 @@ class Function:
             for equation in self.equations
         ]
         return f"Function(inputs={[f'{each.role.name}:{each.name}' for each in self.inputs]}, " + "; ".join(lines) + ")"
+
+
+def _fills(action: Action) -> bool:
+    return action.op.results == 1 and action.op.fill is not None
+
+
+def _filled(op: Op, room: Tensor, operands: list[Any]) -> bool:
+    """Whether the result of a pointwise operation was put into memory of its shape that no operand lies in."""
+    first, storage = operands[0], room.untyped_storage().data_ptr()
+    if first.shape != room.shape or first.device != room.device or op.fill is None:
+        return False
+    if any(isinstance(each, Tensor) and each.untyped_storage().data_ptr() == storage for each in operands):
+        return False
+    return op.fill(room, *operands, **vars(op))
 
 
 def _live(equations: Sequence[Equation], outputs: set[int]) -> tuple[Equation, ...]:

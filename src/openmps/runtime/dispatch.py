@@ -107,7 +107,8 @@ class Dispatch(Writer):
     def __call__(self) -> None:
         """Run the function. On the queue's thread, in the order of the command buffer."""
         function = self.function
-        room = None if function.on_cpu is None else self.output_bindings[0].room()
+        has_room = function.on_cpu is not None or function.fills
+        room = self.output_bindings[0].room() if has_room else None
         self.hand_out(function.run(self.values(), room))
 
     def writes(self) -> Iterator[Region]:

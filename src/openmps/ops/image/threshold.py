@@ -66,6 +66,14 @@ def limited(x: Tensor, minimum: float, maximum: float) -> Tensor:
     return x.clamp(minimum, maximum)
 
 
+def limited_into(room: Tensor, x: Tensor, minimum: float, maximum: float) -> bool:
+    """`limited`, in memory for it."""
+    if room.dtype != x.dtype:
+        return False
+    torch.clamp(x, minimum, maximum, out=room)
+    return True
+
+
 class Threshold(Op, of=threshold):
     """`threshold` of a gray value."""
 
@@ -83,7 +91,7 @@ class ThresholdBytes(Op, of=threshold_bytes):
     largest: int
 
 
-class Limited(Op, of=limited):
+class Limited(Op, of=limited, into=limited_into):
     """`limited` numbers."""
 
     minimum: float
