@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from openmps.ops.triton import ahead
+from openmps.ops.triton import ahead, blocks
 from openmps.ops.triton.ahead import Launched
 
 FLAT = torch.zeros(64)
@@ -70,3 +72,15 @@ def test_few_launches_are_kept_where_numbers_are_others_each_time(monkeypatch: p
     for number in range(1000):
         launched[(1,)](FLAT, number)
     assert len(launched._kept) <= 256
+
+
+def test_numbers_of_blocks_are_those_of_triton() -> None:
+    """Whose own functions are asked in no launch: they take as long as a third of it."""
+    triton = pytest.importorskip("triton")
+    for count in range(1, 300):
+        assert blocks.next_power_of_2(count) == triton.next_power_of_2(count)
+        for size in (1, 3, 64):
+            assert blocks.cdiv(count, size) == triton.cdiv(count, size)
+    assert (blocks.cdiv(0, 64), blocks.next_power_of_2(0)) == (0, 1)
+    sources = Path(blocks.__file__).parent.rglob("*.py")
+    assert [each.name for each in sources if re.search(r"\btriton\.(cdiv|next_power_of_2)\(", each.read_text())] == []

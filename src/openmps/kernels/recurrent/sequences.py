@@ -190,9 +190,8 @@ def _even(
     if number != 1 or kind not in FLOATS or wide < columns or first.buffer.device is not command_buffer.device:
         return None
     distance, begin = high * first.strides[1] * TORCH_TYPES[kind].itemsize, first.offset
-    alike = (_buffer_of, first.buffer), (_shape_of, first.shape), (_strides_of, first.strides)
     if (
-        any([*map(get, matrices)].count(wanted) < count for get, wanted in alike)
+        [*map(_form_of, matrices)].count((first.buffer, first.shape, first.strides)) < count
         or [*map(_offset_of, matrices)] != [*range(begin, begin + count * distance, distance)]
         or (rows is not None and [*rows] != [high] * count)
     ):
@@ -201,9 +200,7 @@ def _even(
     return MatrixSequence(matrices, Elements(first.buffer, begin, shape, first.strides[1:]), [high] * count)
 
 
-_buffer_of, _shape_of, _strides_of, _offset_of = map(
-    attrgetter, ("_memory.buffer", "_elements", "_strides", "_offset")
-)  # fmt: skip
+_form_of, _offset_of = attrgetter("_memory.buffer", "_elements", "_strides"), attrgetter("_offset")
 
 
 def _single(who: str, argument: str, matrix: Any, command_buffer: CommandBuffer) -> Elements:

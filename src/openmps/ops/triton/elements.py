@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -31,7 +32,7 @@ def _decode_unorm(stored, numbers, count, maximum, BLOCK: tl.constexpr):
 def decode_unorm(stored: Tensor, maximum: int, room: Tensor | None = None) -> Tensor:
     """``stored / maximum``, float32, for elements in memory without gaps; in ``room``, which lies alike."""
     numbers = torch.empty_like(stored, dtype=torch.float32) if room is None else room
-    _decode_unorm[(triton.cdiv(stored.numel(), _BLOCK),)](stored, numbers, stored.numel(), float(maximum), _BLOCK)
+    _decode_unorm[(cdiv(stored.numel(), _BLOCK),)](stored, numbers, stored.numel(), float(maximum), _BLOCK)
     return numbers
 
 
@@ -54,7 +55,5 @@ def encode_unorm(numbers: Tensor, maximum: int, shift: float, room: Tensor | Non
     stored = torch.empty_like(numbers, dtype=torch.uint8) if room is None else room
     count = numbers.numel()
     # A product and a sum are rounded each by itself.
-    _encode_unorm[(triton.cdiv(count, _BLOCK),)](
-        numbers, stored, count, float(maximum), shift, _BLOCK, enable_fp_fusion=False
-    )
+    _encode_unorm[(cdiv(count, _BLOCK),)](numbers, stored, count, float(maximum), shift, _BLOCK, enable_fp_fusion=False)
     return stored

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -63,7 +64,7 @@ def philox(counter: Sequence[int | Tensor], key: tuple[int, int]) -> Tensor | No
     if not count:
         return words
     strides = [each.expand(rows, columns).stride() if isinstance(each, Tensor) else (0, 0) for each in counter]
-    _words[(triton.cdiv(count, _BLOCK),)](
+    _words[(cdiv(count, _BLOCK),)](
         words, *counter, *key, count, columns, *(step for pair in strides for step in pair),
         *(isinstance(each, Tensor) for each in counter), _BLOCK,
     )  # fmt: skip

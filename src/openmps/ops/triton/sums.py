@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -39,7 +40,7 @@ def sum_of_parts(parts: Tensor) -> Tensor:
     if count == 1:
         return parts[0]
     sums = torch.empty(parts.shape[1:], dtype=torch.float32, device=parts.device)
-    numbers, held = sums.numel(), min(_MANY, triton.next_power_of_2(count))
-    block = max(16, min(_AT_ONCE * (2 if held <= _FEW else 1) // held, triton.next_power_of_2(numbers)))
-    _sum_of_parts[(triton.cdiv(numbers, block),)](parts, sums, count, numbers, held, block, num_warps=4)
+    numbers, held = sums.numel(), min(_MANY, next_power_of_2(count))
+    block = max(16, min(_AT_ONCE * (2 if held <= _FEW else 1) // held, next_power_of_2(numbers)))
+    _sum_of_parts[(cdiv(numbers, block),)](parts, sums, count, numbers, held, block, num_warps=4)
     return sums

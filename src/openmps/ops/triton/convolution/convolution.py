@@ -17,6 +17,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.convolution import convolution_few_channels as few_channels
 from openmps.ops.triton.convolution import convolution_tap_rows as tap_rows
 from openmps.ops.triton.sums import sum_of_parts
@@ -116,11 +117,11 @@ class _Tile(NamedTuple):
     def of(cls, outputs: int, factors: int, *, is_half: bool) -> _Tile:
         """That for a gradient of this size."""
         if not is_half:
-            rows, columns = (max(16, triton.next_power_of_2(count)) for count in (outputs, factors))
+            rows, columns = (max(16, next_power_of_2(count)) for count in (outputs, factors))
             return cls(min(64, rows), min(64, columns), 32, 4, 3)
         if outputs > 64 and factors > 128:
             return cls(128, 256, 64, 8, 3)
-        rows, columns = (max(16, triton.next_power_of_2(count)) for count in (outputs, factors))
+        rows, columns = (max(16, next_power_of_2(count)) for count in (outputs, factors))
         return cls(min(64, rows), min(64 if factors % 8 else 128, columns), 64, 4, 4)
 
 
@@ -144,10 +145,10 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
         _Tile.of(outputs, taps * inputs, is_half=x.dtype == torch.float16),
         images * result_rows * result_columns,
     )
-    blocks = triton.cdiv(outputs, tile.outputs) * triton.cdiv(taps * inputs, tile.factors)
-    each = triton.cdiv(pixels, max(1, min(_PROGRAMS // blocks, pixels // _LEAST_PIXELS)))
-    each = triton.cdiv(each, tile.pixels) * tile.pixels
-    count = triton.cdiv(pixels, each)
+    blocks = cdiv(outputs, tile.outputs) * cdiv(taps * inputs, tile.factors)
+    each = cdiv(pixels, max(1, min(_PROGRAMS // blocks, pixels // _LEAST_PIXELS)))
+    each = cdiv(each, tile.pixels) * tile.pixels
+    count = cdiv(pixels, each)
     parts = torch.empty((count, outputs, *window.size, inputs), dtype=torch.float32, device=x.device)
     _weights_gradient[(blocks * count,)](
         gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch,
@@ -165,14 +166,14 @@ def depthwise_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, 
     """As `weights_gradient`, of a group for each channel of the source: ``[O, rows, columns, 1]``."""
     images, outputs, result_rows, result_columns = gradient.shape
     _, inputs, rows, columns = x.shape
-    taps, at_once = window.y.size * window.x.size, min(256, triton.next_power_of_2(outputs))
+    taps, at_once = window.y.size * window.x.size, min(256, next_power_of_2(outputs))
     pixels, held = images * result_rows * result_columns, 1024 // at_once
-    across = triton.cdiv(outputs, at_once)
-    count = min(triton.cdiv(pixels, held), max(1, 8 * _PROGRAMS // across))
+    across = cdiv(outputs, at_once)
+    count = min(cdiv(pixels, held), max(1, 8 * _PROGRAMS // across))
     parts = torch.empty((count, outputs, *window.size, 1), dtype=torch.float32, device=x.device)
     _depthwise_gradient[(across * count,)](
         gradient, x, parts, pixels, outputs, outputs // inputs, result_rows, result_columns, rows, columns, pitch,
         pitch_of_x, taps, window.x.size, *window.stride, window.y.first, window.x.first, *window.dilation,
-        triton.next_power_of_2(taps), held, at_once, num_warps=1,
+        next_power_of_2(taps), held, at_once, num_warps=1,
     )  # fmt: skip
     return sum_of_parts(parts)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -86,8 +87,8 @@ def takes(gradient: Tensor, x: Tensor, window: Window) -> bool:
 
 def _factors(window: Window) -> tuple[int, int]:
     """Numbers that a row of taps has a place for, and all rows."""
-    width = triton.next_power_of_2(window.x.size * _CHANNELS)
-    return width, max(16, width * triton.next_power_of_2(window.y.size))
+    width = next_power_of_2(window.x.size * _CHANNELS)
+    return width, max(16, width * next_power_of_2(window.y.size))
 
 
 def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pitch_of_x: int) -> Tensor:
@@ -100,16 +101,16 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
     wide, stored = x, images * rows * columns
     if inputs < _CHANNELS or pitch_of_x != _CHANNELS:
         wide = torch.empty((stored, _CHANNELS), dtype=x.dtype, device=x.device)
-        _with_four_channels[(triton.cdiv(stored, _BLOCK),)](x, wide, stored, pitch_of_x, inputs, _BLOCK)
+        _with_four_channels[(cdiv(stored, _BLOCK),)](x, wide, stored, pitch_of_x, inputs, _BLOCK)
     width, factors = _factors(window)
     at_once, pixels = (
-        min(_MOST_OUTPUTS, max(16, triton.next_power_of_2(outputs))),
+        min(_MOST_OUTPUTS, max(16, next_power_of_2(outputs))),
         images * result_rows * result_columns,
     )
-    is_large, down = at_once * factors > 4096, triton.cdiv(outputs, at_once)
+    is_large, down = at_once * factors > 4096, cdiv(outputs, at_once)
     programs, held = max(1, _PROGRAMS * (1 if is_large else 4) // down), 64 if is_large else 128
-    each = triton.cdiv(triton.cdiv(pixels, programs), held) * held
-    count = triton.cdiv(pixels, each)
+    each = cdiv(cdiv(pixels, programs), held) * held
+    count = cdiv(pixels, each)
     parts = torch.empty((count, outputs, *window.size, inputs), dtype=torch.float32, device=x.device)
     _few_channels_gradient[(count * down,)](
         gradient, wide, parts, pixels, outputs, each, result_rows, result_columns, rows, columns, pitch, inputs,

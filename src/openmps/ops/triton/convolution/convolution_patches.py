@@ -19,6 +19,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 from openmps.ops.triton.convolution.fused_convolution import rectified
 
 triton: Any = import_module("triton")
@@ -193,17 +194,17 @@ def patches(
     rows, width = (taps + (places - 1) * step for taps, places, step in patch)
     if pooling is None and len(matrix) <= _FEWEST_TERMS and rectifier[0] == "GELU" and tile is None:
         name, *limits = rectifier
-        _few_terms[(triton.cdiv(count, _PIXELS), triton.cdiv(outputs, _OUTPUTS))](
+        _few_terms[(cdiv(count, _PIXELS), cdiv(outputs, _OUTPUTS))](
             x, matrix, y if biases is None else biases, y, count, *window.source, y.shape[2], y.shape[3], outputs,
             *matrix.stride(), window.y.first, window.x.first, *limits, biases is not None, name, channels,
             *window.stride, *window.size, _OUTPUTS, _PIXELS, outputs % 8 == 0, num_warps=4,
         )  # fmt: skip
         return y
     by, (name, *limits) = tile or _tile_for(matrix, count, x, is_pooled=inside != (1, 1)), rectifier
-    _patches[(triton.cdiv(count, by.patches), triton.cdiv(outputs, at_once))](
+    _patches[(cdiv(count, by.patches), cdiv(outputs, at_once))](
         x, matrix, y if biases is None else biases, y, count, *window.source, y.shape[2], y.shape[3], outputs,
         *matrix.stride(), *matrix.shape, *first, *limits, biases is not None, name, channels, *steps, *window.size,
-        *window.stride, *inside, width * channels, rows, by.terms, triton.cdiv(len(matrix), by.terms), at_once,
+        *window.stride, *inside, width * channels, rows, by.terms, cdiv(len(matrix), by.terms), at_once,
         by.patches, outputs % 8 == 0, num_warps=by.warps, num_stages=by.stages,
     )  # fmt: skip
     return y

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image, pitch_of
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.convolution.convolution_tap_rows import LEAST_NUMBERS, is_run, parts_of, run_of
 
 triton: Any = import_module("triton")
@@ -117,9 +118,9 @@ def pooled(
     y = empty_image(x, outputs, pooling.result)
     taps = torch.empty_like(y, dtype=torch.int8)
     pixels, (wide, rest) = len(x) * pooling.y.result * pooling.x.result, parts_of(window.x.size * inputs)
-    _pooled[(triton.cdiv(pixels, by.pixels),)](
+    _pooled[(cdiv(pixels, by.pixels),)](
         x, weights, y if biases is None else biases, y, taps, pixels, outputs, *window.source, *pooling.result,
         window.y.first + pooling.y.first, window.x.first + pooling.x.first, biases is not None, inputs, *window.size,
-        max(LEAST_NUMBERS, triton.next_power_of_2(outputs)), wide, rest, by.pixels, by.stages, num_warps=by.warps,
+        max(LEAST_NUMBERS, next_power_of_2(outputs)), wide, rest, by.pixels, by.stages, num_warps=by.warps,
     )  # fmt: skip
     return y, taps

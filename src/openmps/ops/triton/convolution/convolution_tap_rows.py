@@ -18,6 +18,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, pitch_of
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -131,8 +132,8 @@ def is_run(x: Tensor, window: Window, pitch: int) -> bool:
 
 def parts_of(numbers: int) -> tuple[int, int]:
     """Two powers of two that a run is read as: most of it, and what is left."""
-    wide = triton.next_power_of_2(numbers) // 2
-    return wide, max(LEAST_NUMBERS, triton.next_power_of_2(numbers - wide))
+    wide = next_power_of_2(numbers) // 2
+    return wide, max(LEAST_NUMBERS, next_power_of_2(numbers - wide))
 
 
 def takes(gradient: Tensor, x: Tensor, window: Window, pitch_of_x: int) -> bool:
@@ -170,11 +171,11 @@ def weights_gradient(gradient: Tensor | Spread, x: Tensor, window: Window, tile:
         flow, taps, pools, pooled = gradient.gradient, gradient.taps, gradient.pooling.size, gradient.pooling.result
     images, outputs, rows, columns = len(x), flow.shape[1], *window.source
     by, numbers, pixels = tile or Tile(), window.x.size * x.shape[1], images * window.y.result * window.x.result
-    at_once = min(64, max(LEAST_NUMBERS, triton.next_power_of_2(outputs)))
+    at_once = min(64, max(LEAST_NUMBERS, next_power_of_2(outputs)))
     wide, rest = parts_of(numbers)
-    down = triton.cdiv(outputs, at_once)
-    each = triton.cdiv(triton.cdiv(pixels, max(1, _PROGRAMS // down)), by.pixels) * by.pixels
-    count = triton.cdiv(pixels, each)
+    down = cdiv(outputs, at_once)
+    each = cdiv(cdiv(pixels, max(1, _PROGRAMS // down)), by.pixels) * by.pixels
+    count = cdiv(pixels, each)
     parts = torch.empty((count, outputs, *window.size, x.shape[1]), dtype=torch.float32, device=x.device)
     _rows_gradient[(count * down,)](
         flow, taps, x, parts, pixels, outputs, each, *window.result, rows, columns, *pooled, pitch_of(flow),

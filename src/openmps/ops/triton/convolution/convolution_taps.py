@@ -18,6 +18,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -116,7 +117,7 @@ class _Tile(NamedTuple):
         """That for a gradient of this size, where a program has room for large tiles or not."""
         taps = 3 if taps_across % 3 == 0 else 1
         if outputs <= _FEW:
-            return cls(max(16, triton.next_power_of_2(outputs)), 64, 32, taps, 4, 5)
+            return cls(max(16, next_power_of_2(outputs)), 64, 32, taps, 4, 5)
         if taps == 1 and outputs > 2 * _FEW and channels > _FEW:
             return cls(256, 128, 64, 1, 8, 3)
         if taps == 3 and outputs > 2 * _FEW and channels <= _FEW and is_roomy:
@@ -136,7 +137,7 @@ def _is_roomy(device: torch.device) -> bool:
 def _parts(blocks: int, pixels: int, places: int) -> int:
     """Over how many programs to spread the pixels of each of so many blocks: few, but no place for one stays empty."""
     most = max(1, min(4 * places // blocks, pixels // _LEAST_PIXELS))
-    used = [blocks * count / (triton.cdiv(blocks * count, places) * places) for count in range(1, most + 1)]
+    used = [blocks * count / (cdiv(blocks * count, places) * places) for count in range(1, most + 1)]
     return next((at for at, share in enumerate(used, 1) if share > _BUSY), used.index(max(used)) + 1)
 
 
@@ -151,11 +152,11 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
         _Tile.of(outputs, inputs, window.x.size, is_roomy=_is_roomy(x.device)),
         images * result_rows * result_columns,
     )
-    blocks = triton.cdiv(outputs, tile.outputs) * triton.cdiv(inputs, tile.channels)
+    blocks = cdiv(outputs, tile.outputs) * cdiv(inputs, tile.channels)
     blocks *= window.y.size * window.x.size // tile.taps
-    each = triton.cdiv(pixels, _parts(blocks, pixels, _MULTIPROCESSORS * (2 if tile.warps == _SMALL else 1)))
-    each = triton.cdiv(each, tile.pixels) * tile.pixels
-    count = triton.cdiv(pixels, each)
+    each = cdiv(pixels, _parts(blocks, pixels, _MULTIPROCESSORS * (2 if tile.warps == _SMALL else 1)))
+    each = cdiv(each, tile.pixels) * tile.pixels
+    count = cdiv(pixels, each)
     parts = torch.empty((count, outputs, *window.size, inputs), dtype=torch.float32, device=x.device)
     _taps_gradient[(blocks * count,)](
         gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch,

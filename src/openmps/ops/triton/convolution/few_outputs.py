@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -100,7 +101,7 @@ def few_outputs_gradient(
     sums = torch.empty(outputs * (inputs + 1), dtype=torch.float32, device=x.device) if with_parameters else None
     dw, db = (None, None) if sums is None else sums.split((outputs * inputs, outputs))
     unused = gradient
-    _few_outputs_gradient[(triton.cdiv(inputs, _COLUMNS),)](
+    _few_outputs_gradient[(cdiv(inputs, _COLUMNS),)](
         gradient, x, weights, unused if dx is None else dx, unused if dw is None else dw, unused if db is None else db,
         rows, inputs, outputs, with_source, with_parameters, is_half, _ROWS, _COLUMNS, num_warps=4,
     )  # fmt: skip

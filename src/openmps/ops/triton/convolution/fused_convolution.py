@@ -16,6 +16,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.pointwise.neuron import normal
 
 triton: Any = import_module("triton")
@@ -155,7 +156,7 @@ def finish(
     """Add biases and an image to ``y``, and rectify it, in place; on the current device."""
     count = y.numel()
     if count:
-        _finish[(triton.cdiv(count, _BLOCK),)](
+        _finish[(cdiv(count, _BLOCK),)](
             y, _or(biases, y), _or(residual, y), y.shape[1], count, slope, limit, biases is not None,
             residual is not None, rectifier, _BLOCK,
         )  # fmt: skip
@@ -171,9 +172,9 @@ def depthwise(
     y = empty_image(x, outputs, window.result)
     pixels = y.shape[0] * y.shape[2] * y.shape[3]
     if pixels:
-        channels = min(triton.next_power_of_2(outputs), 64)
-        block = max(1, min(_BLOCK // channels, triton.next_power_of_2(pixels)))
-        _depthwise[(triton.cdiv(pixels, block), triton.cdiv(outputs, channels))](
+        channels = min(next_power_of_2(outputs), 64)
+        block = max(1, min(_BLOCK // channels, next_power_of_2(pixels)))
+        _depthwise[(cdiv(pixels, block), cdiv(outputs, channels))](
             x, weights, _or(biases, y), _or(residual, y), y, pixels, *window.source, *window.result, outputs,
             outputs // x.shape[1], *_places(window), slope, limit, biases is not None, residual is not None, clamps,
             rectifier, *window.size, block, channels,
@@ -195,7 +196,7 @@ def contraction(
     if pixels:
         by = blocks or _blocks_for(pixels, outputs, is_half=x.dtype == torch.float16)
         is_plain = window.is_whole and window.size == window.stride == (1, 1)
-        _contraction[(triton.cdiv(pixels, by.pixels), triton.cdiv(outputs, by.channels))](
+        _contraction[(cdiv(pixels, by.pixels), cdiv(outputs, by.channels))](
             x, weights, _or(biases, y), _or(residual, y), y, pixels, outputs, inputs, *window.source, *window.result,
             *_places(window), taps_x, taps_y * taps_x, slope, limit, biases is not None, residual is not None, clamps,
             is_plain, rectifier, "tf32x3", by.pixels, by.channels, by.terms, num_warps=by.warps, num_stages=by.stages,
@@ -206,7 +207,7 @@ def contraction(
 def _blocks_for(pixels: int, outputs: int, *, is_half: bool) -> Blocks:
     if is_half:
         return _OF_HALF
-    counts = (triton.cdiv(pixels, size.pixels) * triton.cdiv(outputs, size.channels) for size in _SIZES)
+    counts = (cdiv(pixels, size.pixels) * cdiv(outputs, size.channels) for size in _SIZES)
     return next(size for size, count, fewest in zip(_SIZES, counts, _FEWEST, strict=True) if count >= fewest)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -112,7 +113,7 @@ def source_gradient(gradient: Tensor, weights: Tensor, window: Window, pitch: in
     outputs, taps_y, taps_x, inputs = weights.shape
     source = empty_image(gradient, inputs, window.source)
     pixels, (at_once, channels, terms) = len(gradient) * window.y.source * window.x.source, _TILE
-    _source_gradient[(triton.cdiv(pixels, at_once), triton.cdiv(inputs, channels))](
+    _source_gradient[(cdiv(pixels, at_once), cdiv(inputs, channels))](
         gradient, weights, source, pixels, outputs, inputs, *window.result, *window.source, pitch, window.y.first,
         window.x.first, *window.dilation, taps_y, taps_x, gradient.dtype != weights.dtype, at_once, channels, terms,
         num_warps=4, num_stages=5 if gradient.dtype == torch.float16 else 3,
@@ -128,11 +129,11 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
     (images, outputs, result_rows, result_columns), inputs = gradient.shape, x.shape[1]
     taps, pixels = window.y.size * window.x.size, images * result_rows * result_columns
     channels, at_once = _TILE_OF_WEIGHTS
-    of, over = (min(channels, max(16, triton.next_power_of_2(count))) for count in (outputs, inputs))
-    blocks = taps * triton.cdiv(outputs, of) * triton.cdiv(inputs, over)
+    of, over = (min(channels, max(16, next_power_of_2(count))) for count in (outputs, inputs))
+    blocks = taps * cdiv(outputs, of) * cdiv(inputs, over)
     split = max(1, min(max(_LEAST_PARTS, _PROGRAMS // blocks), pixels // at_once))
-    each = triton.cdiv(triton.cdiv(pixels, split), at_once) * at_once
-    split = triton.cdiv(pixels, each)
+    each = cdiv(cdiv(pixels, split), at_once) * at_once
+    split = cdiv(pixels, each)
     parts = torch.empty((split, outputs, *window.size, inputs), dtype=torch.float32, device=x.device)
     _weights_gradient[(blocks, split)](
         gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, *window.source, pitch,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -150,7 +151,7 @@ def split(*operands: Operand) -> list[Tensor]:
     numbers, channels, pitches = zip(*operands, strict=True)
     counts = tuple([each.numel() for each in numbers])
     parts = tuple([torch.empty((3, each.numel()), dtype=torch.bfloat16, device=each.device) for each in numbers])
-    _split[(sum(triton.cdiv(count, _BLOCK) for count in counts),)](numbers, parts, counts, channels, pitches, _BLOCK)
+    _split[(sum(cdiv(count, _BLOCK) for count in counts),)](numbers, parts, counts, channels, pitches, _BLOCK)
     return [*parts]
 
 
@@ -185,10 +186,10 @@ def _each_window(
     (x, weights), (images, outputs) = parts, y.shape[:2]
     pixels, (at_once, channels, terms) = images * window.y.result * window.x.result, _TILE
     inputs = x.shape[1] // (images * window.y.source * window.x.source)
-    _windows[(triton.cdiv(pixels, at_once), triton.cdiv(outputs, channels))](
+    _windows[(cdiv(pixels, at_once), cdiv(outputs, channels))](
         x, weights, y if biases is None else biases, y, pixels, outputs, inputs, x.stride(0), weights.stride(0),
         *window.source, *window.result, window.y.first, window.x.first, *window.dilation, *by, *taps,
-        biases is not None, at_once, channels, min(terms, max(16, triton.next_power_of_2(inputs))), num_warps=4,
+        biases is not None, at_once, channels, min(terms, max(16, next_power_of_2(inputs))), num_warps=4,
         num_stages=3,
     )  # fmt: skip
 
@@ -198,9 +199,9 @@ def weights_gradient(gradient: Tensor, x: Tensor, shape: torch.Size, window: Win
     outputs, _, taps_x, inputs = shape
     pixels, (of, factors, at_once) = gradient.shape[1] // outputs, _TILE_OF_WEIGHTS
     taps = shape.numel() // (outputs * inputs)
-    blocks = triton.cdiv(outputs, of) * triton.cdiv(taps * inputs, factors)
-    each = triton.cdiv(triton.cdiv(pixels, max(1, _PROGRAMS // blocks)), at_once) * at_once
-    count = triton.cdiv(pixels, each)
+    blocks = cdiv(outputs, of) * cdiv(taps * inputs, factors)
+    each = cdiv(cdiv(pixels, max(1, _PROGRAMS // blocks)), at_once) * at_once
+    count = cdiv(pixels, each)
     parts = torch.empty((count, *shape), dtype=torch.float32, device=x.device)
     _weights_gradient[(blocks * count,)](
         gradient, x, parts, pixels, outputs, inputs, gradient.shape[1], x.shape[1], each, *window.result,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image, pitch_of
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -71,9 +72,9 @@ def spread(gradient: Tensor, window: Window) -> Tensor:
 
 def _launch(kernel: Any, given: Tensor, made: Tensor, window: Window) -> None:
     images, channels, height, width = made.shape
-    columns = min(_CHANNELS, triton.next_power_of_2(channels))
+    columns = min(_CHANNELS, next_power_of_2(channels))
     held, pixels = _NUMBERS // columns, images * height * width
-    kernel[(triton.cdiv(pixels, held) * triton.cdiv(channels, columns),)](
+    kernel[(cdiv(pixels, held) * cdiv(channels, columns),)](
         given, made, pixels, channels, pitch_of(given), *window.source, *window.result, window.y.first, window.x.first,
         *window.stride, held, columns, num_warps=4,
     )  # fmt: skip

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.types import MPSImageEdgeMode
 
 triton: Any = import_module("triton")
@@ -62,7 +63,7 @@ def image_words(
     words = torch.empty((images, count), dtype=torch.int64, device=device)
     blocks, is_held = -(-count // 4), isinstance(step, Tensor)
     counted = step if is_held else (step + _SIGNED) % 2**64 - _SIGNED  # as a signed number of 64 bits
-    _image_words[(triton.cdiv(images * blocks, _WORDS),)](
+    _image_words[(cdiv(images * blocks, _WORDS),)](
         words, counted, seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, first_image, first_word // 4, images, count, blocks,
         is_held, _WORDS,
     )  # fmt: skip
@@ -122,9 +123,9 @@ _LARGEST_SIDE = 1 << 24
 def cut_of(x: Tensor, tile: int = _TILE) -> tuple[tuple[int, int], int, int]:
     """Programs for an image, and for all; rows and numbers of the tile of each."""
     images, channels, height, width = x.shape
-    numbers = min(tile // 2, triton.next_power_of_2(width * channels))
-    rows = min(tile // numbers, triton.next_power_of_2(height))
-    return (triton.cdiv(height, rows) * triton.cdiv(width * channels, numbers), images), rows, numbers
+    numbers = min(tile // 2, next_power_of_2(width * channels))
+    rows = min(tile // numbers, next_power_of_2(height))
+    return (cdiv(height, rows) * cdiv(width * channels, numbers), images), rows, numbers
 
 
 def recoloured(

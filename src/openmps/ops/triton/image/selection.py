@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.image.augmentation import MOST_IMAGES, cut_of, tile_of
 
 triton: Any = import_module("triton")
@@ -62,8 +63,8 @@ def selected(x: Tensor, numbers: Tensor, first: int | Tensor, count: int) -> Ten
         for each in (pixels, y)
     )
     words = rows.shape[1]
-    block = min(_BLOCK, triton.next_power_of_2(words))
-    _selected[(triton.cdiv(words, block), count)](
+    block = min(_BLOCK, next_power_of_2(words))
+    _selected[(cdiv(words, block), count)](
         rows, made, numbers.view(torch.int32), first, images, words, isinstance(first, Tensor), block
     )
     return y.permute(0, 3, 1, 2)

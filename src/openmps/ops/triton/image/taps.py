@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -51,7 +52,7 @@ def sum_of_taps(region: Tensor, weights: Tensor, bias: float = 0.0) -> Tensor:
         (images, channels, height, width), dtype=torch.float32, device=region.device, memory_format=torch.channels_last
     )
     taps = weights.to(torch.float32).contiguous()
-    grid = images * height, triton.cdiv(width * channels, _BLOCK)
+    grid = images * height, cdiv(width * channels, _BLOCK)
     _sum_of_taps[grid](
         region, taps, made, float(bias), height, width * channels, across * channels, channels, rows, columns, _BLOCK
     )

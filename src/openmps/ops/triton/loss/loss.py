@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import next_power_of_2
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -55,7 +56,7 @@ def soft_max_cross_entropy(
     images, classes, height, width = y.shape
     losses = torch.empty((images, 1, 1, 1), dtype=torch.float32, device=y.device)
     gradient = torch.empty((images, height, width, classes), dtype=y.dtype, device=y.device).permute(0, 3, 1, 2)
-    block = triton.next_power_of_2(classes)
+    block = next_power_of_2(classes)
     _soft_max_cross_entropy[(images,)](
         y, t, losses, gradient, height * width, classes, *pitches, float(weight), *map(float, labels), float(divisor),
         block, num_warps=max(1, min(8, block // 128)),

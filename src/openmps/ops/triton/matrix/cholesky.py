@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -77,7 +78,7 @@ def finish(factor: Tensor, source: Tensor, place: Tensor, info: Tensor) -> Tenso
     count, order, _ = factor.shape
     result = torch.empty((count, order, order), dtype=factor.dtype, device=factor.device)
     if count and order:
-        _finish[(triton.cdiv(order, _TILE) ** 2, count)](
+        _finish[(cdiv(order, _TILE) ** 2, count)](
             factor, source, place, info, result, order, *factor.stride(), *source.stride(), *place.stride(),
             _TILE, _ROWS, _TERMS, num_warps=8,
         )  # fmt: skip

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from openmps.ops.matrix.products import add_product, product
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 from openmps.ops.triton.matrix.recurrent_steps import MOST_AT_ONCE, NUMBERS, grid_of, held_by, sigmoid, tanh
 
 triton: Any = import_module("triton")
@@ -198,9 +199,9 @@ def run(gates: Tensor, first: Tensor, weights: Tensor, *, is_flipped: bool, is_b
         return hidden
     grid, reset = grid_of(rows, size), torch.empty_like(first)
     if rows == 1:
-        grid, how = (triton.cdiv(size, _UNITS),), (_UNITS, min(_TERMS, held_by(size)))
+        grid, how = (cdiv(size, _UNITS),), (_UNITS, min(_TERMS, held_by(size)))
         for mine, h1 in [*zip(gates, hidden, strict=True)][:: -1 if is_backward else 1]:
-            _reset_of_row[(triton.cdiv(2 * size, _UNITS),)](mine, first, weights, reset, size, *how, num_warps=4)
+            _reset_of_row[(cdiv(2 * size, _UNITS),)](mine, first, weights, reset, size, *how, num_warps=4)
             _mix_of_row[grid](mine, first, weights, reset, h1, size, is_flipped, *how, num_warps=4)
             first = h1
         return hidden

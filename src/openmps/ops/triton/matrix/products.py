@@ -16,6 +16,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 from openmps.ops.triton.convolution.split_operands import Operand, split, weights_gradient
 from openmps.ops.triton.sums import sum_of_parts
 
@@ -70,9 +71,9 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     if rows <= _ROWS < columns:
         left, right, rows, columns = right.t(), left.t(), columns, rows
         apart, across = (1, rows), 2 * _COLUMNS if columns > _COLUMNS else _COLUMNS
-    blocks = triton.cdiv(rows, _ROWS) * triton.cdiv(columns, across)
-    each = triton.cdiv(triton.cdiv(terms, max(1, min(_PROGRAMS // blocks, terms // 128))), _TERMS) * _TERMS
-    count = triton.cdiv(terms, each)
+    blocks = cdiv(rows, _ROWS) * cdiv(columns, across)
+    each = cdiv(cdiv(terms, max(1, min(_PROGRAMS // blocks, terms // 128))), _TERMS) * _TERMS
+    count = cdiv(terms, each)
     parts = torch.empty((count, *shape), dtype=torch.float32, device=left.device)
     _product[(blocks, count)](
         left, right, parts, rows, columns, terms, each, *left.stride(), *right.stride(), *apart, _ROWS, across, _TERMS,

@@ -7,6 +7,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
+
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
@@ -18,12 +20,12 @@ NUMBERS = 256
 
 def held_by(size: int) -> int:
     """How many numbers of a state a program has room for that runs all steps."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, next_power_of_2(size))
 
 
 def grid_of(rows: int, size: int) -> tuple[int, int]:
     """Programs of a step."""
-    return rows, triton.cdiv(size, NUMBERS)
+    return rows, cdiv(size, NUMBERS)
 
 
 @triton.jit

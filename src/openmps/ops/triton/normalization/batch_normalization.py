@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import pitch_of
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.normalization import batch_normalization_kernels as kernels
 
 triton: Any = import_module("triton")
@@ -130,7 +131,7 @@ class Grid(NamedTuple):
         """That of a kernel for an image; tiles have so many channels at least."""
         images, channels, height, width = image.shape
         cut = _CUTS[kernel]
-        columns = min(cut.channels, max(least, triton.next_power_of_2(channels)))
+        columns = min(cut.channels, max(least, next_power_of_2(channels)))
         return cls(images * height * width, channels, cut.numbers // columns, columns, *cut[2:])
 
     @property
@@ -142,12 +143,12 @@ class Grid(NamedTuple):
     @property
     def across(self) -> int:
         """Tiles side by side."""
-        return triton.cdiv(self.channels, self.columns)
+        return cdiv(self.channels, self.columns)
 
     @property
     def parts(self) -> int:
         """Programs over the same channels: no more than there are tiles."""
-        return min(triton.cdiv(self.rows, self.held), max(1, self.programs // self.across))
+        return min(cdiv(self.rows, self.held), max(1, self.programs // self.across))
 
     @property
     def all(self) -> tuple[int]:
@@ -159,7 +160,7 @@ class Grid(NamedTuple):
         """Programs that add the parts of the others, parts that each holds at a time, and channels."""
         columns = min(16, self.columns)
         held = _ENDS // columns if self.parts > _FEW else _FEW
-        return (triton.cdiv(self.channels, columns),), held, columns
+        return (cdiv(self.channels, columns),), held, columns
 
     def rows_for(self, image: Tensor, count: int) -> Tensor:
         """Memory for so many rows of numbers, float32, one a channel."""
@@ -203,7 +204,7 @@ def normalize(
     added, masks = Added(x) if other is None else other, None
     known = rows if added.rows is None else added.rows
     if with_masks:
-        masks = torch.empty((grid.rows, triton.cdiv(grid.channels, 8)), dtype=torch.uint8, device=x.device)
+        masks = torch.empty((grid.rows, cdiv(grid.channels, 8)), dtype=torch.uint8, device=x.device)
     kernels.normalized[grid.all](
         x, added.image, made, made if masks is None else masks, rows.filled(), known.filled(), grid.rows,
         grid.channels, pitch_of(x), pitch_of(added.image), *_floats(epsilon, added.epsilon, how.a, how.b),

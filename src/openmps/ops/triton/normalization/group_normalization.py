@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -212,25 +213,25 @@ class _Cut(NamedTuple):
     @classmethod
     def of(cls, x: Tensor) -> _Cut:
         images, channels, height, width = x.shape
-        columns = min(_MOST_CHANNELS, triton.next_power_of_2(channels))
+        columns = min(_MOST_CHANNELS, next_power_of_2(channels))
         return cls(images, height * width, channels, _NUMBERS // columns, columns)
 
     @property
     def across(self) -> int:
         """Tiles side by side."""
-        return triton.cdiv(self.channels, self.columns)
+        return cdiv(self.channels, self.columns)
 
     @property
     def down(self) -> int:
         """Tiles of an image one below the other."""
-        return triton.cdiv(self.pixels, self.held)
+        return cdiv(self.pixels, self.held)
 
     @property
     def sums(self) -> tuple[int, int]:
         """Parts of an image, each summed by a program for its channels, and tiles of a part."""
         parts = min(self.down, max(1, _PROGRAMS // (self.images * self.across)))
-        tiles = triton.cdiv(self.down, parts)
-        return triton.cdiv(self.down, tiles), tiles
+        tiles = cdiv(self.down, parts)
+        return cdiv(self.down, tiles), tiles
 
     def grid(self, parts: int) -> tuple[int]:
         """All programs."""
@@ -262,7 +263,7 @@ def group_statistics(x: Tensor, groups: int, epsilon: float) -> Tensor:
     statistics = torch.empty((cut.images, 2, groups), dtype=torch.float32, device=x.device)
     _statistics_end[(cut.images * groups,)](
         found, statistics, cut.pixels, cut.channels, size, parts, tiles * cut.held, float(epsilon),
-        triton.next_power_of_2(size),
+        next_power_of_2(size),
     )  # fmt: skip
     return statistics
 
@@ -289,7 +290,7 @@ def gradients(gradient: Tensor, x: Tensor, gamma: Tensor, statistics: Tensor) ->
     # Each product is rounded, as the sums that are to cancel with it were.
     _gradient_end[(cut.images * groups,)](
         found, statistics, gamma, sums[0], sums[1], terms, cut.pixels, cut.channels, size, parts,
-        triton.next_power_of_2(size), enable_fp_fusion=False,
+        next_power_of_2(size), enable_fp_fusion=False,
     )  # fmt: skip
     made = torch.empty_like(x)
     _source_gradient[cut.grid(cut.down)](

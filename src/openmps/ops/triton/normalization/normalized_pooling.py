@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window, pitch_of
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.normalization import batch_normalization as passes
 from openmps.ops.triton.normalization import normalized_pooling_kernels as kernels
 
@@ -39,7 +40,7 @@ def _placement(window: Window) -> tuple[int, ...]:
 
 def _tile(channels: int, numbers: int) -> tuple[int, int]:
     """Pixels and channels of a program."""
-    columns = min(_CHANNELS, triton.next_power_of_2(channels))
+    columns = min(_CHANNELS, next_power_of_2(channels))
     return numbers // columns, columns
 
 
@@ -53,7 +54,7 @@ def pooled(
         for each in (dtype, torch.uint8, x.dtype)
     )
     (held, columns), pixels = _tile(channels, _POOLED[0]), images * window.y.result * window.x.result
-    kernels.pooled[(triton.cdiv(pixels, held) * triton.cdiv(channels, columns),)](
+    kernels.pooled[(cdiv(pixels, held) * cdiv(channels, columns),)](
         x, y, taps, winners, rows.filled(), pixels, channels, *window.source, *window.result, pitch_of(x),
         float(epsilon), float(how.b), rows.correction is not None, how.name, how.rounds, dtype == torch.float16,
         *_placement(window), held, columns, num_warps=_POOLED[1],
@@ -84,9 +85,9 @@ def data_gradient(
     (height, width), (step_y, step_x) = window.source, window.stride
     (held, columns), blocks = (
         _tile(channels, _GRADIENT[0]),
-        images * triton.cdiv(height, step_y) * triton.cdiv(width, step_x),
+        images * cdiv(height, step_y) * cdiv(width, step_x),
     )
-    kernels.pooled_gradient[(triton.cdiv(blocks, held) * triton.cdiv(channels, columns),)](
+    kernels.pooled_gradient[(cdiv(blocks, held) * cdiv(channels, columns),)](
         gradient, taps, x, made, rows.filled(), tuple(sums) or (x, x), blocks, channels, height, width,
         *window.result, pitch_of(gradient), pitch_of(x), float(pixels), float(epsilon), rows.correction is not None,
         bool(sums), rounds, *_placement(window), held, columns, num_warps=_GRADIENT[1],

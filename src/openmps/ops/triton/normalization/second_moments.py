@@ -16,6 +16,7 @@ from torch import Tensor
 from openmps.ops.convolution.convolution import convolution
 from openmps.ops.geometry import Axis, Window, pitch_of
 from openmps.ops.matrix.products import wide_product
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.normalization import second_moments_kernels as kernels
 from openmps.ops.triton.normalization.batch_normalization import Activation, Grid, like
 
@@ -74,7 +75,7 @@ def _rows_for(x: Tensor, *size: int) -> Tensor:
 
 
 def _columns(channels: int, most: int) -> int:
-    return min(most, max(16, triton.next_power_of_2(channels)))
+    return min(most, max(16, next_power_of_2(channels)))
 
 
 def folded(
@@ -90,16 +91,16 @@ def source_moments(x: Tensor, by: Tiles | None = None) -> tuple[Tensor, Tensor]:
     """Mean of each channel, and the covariance of each two."""
     rows, channels, by = _pixels(x), x.shape[1], by or _MOMENTS[_is_half(x)]
     width = _columns(channels, by.channels)
-    across = triton.cdiv(channels, width)
+    across = cdiv(channels, width)
     pairs = across * (across + 1) // 2
-    count = max(1, min(triton.cdiv(rows, by.pixels), by.programs // pairs))
+    count = max(1, min(cdiv(rows, by.pixels), by.programs // pairs))
     parts = _rows_for(x, count, channels + 1, channels)
     kernels.moments_parts[(count * pairs,)](
         x, parts, rows, channels, pitch_of(x), _precision(x), by.pixels, width, by.stages, num_warps=by.warps
     )
     means, covariance = _rows_for(x, channels), _rows_for(x, channels, channels)
-    columns = min(64, triton.next_power_of_2(channels))
-    kernels.moments_end[(channels * triton.cdiv(channels, columns),)](
+    columns = min(64, next_power_of_2(channels))
+    kernels.moments_end[(channels * cdiv(channels, columns),)](
         parts, means, covariance, count, rows, channels, width, 32, columns, num_warps=4
     )
     return means, covariance
@@ -112,15 +113,15 @@ def from_moments(
     """Mean, variance, weights that normalize, what is added to them, and ``W C``."""
     outputs, inputs = weights.shape[0], weights.shape[3]
     some = _columns(inputs, by.channels)
-    across = triton.cdiv(inputs, some)
+    across = cdiv(inputs, some)
     cross, parts = _rows_for(weights, outputs, inputs), _rows_for(weights, across, 2, outputs)
-    kernels.products[(triton.cdiv(outputs, by.pixels), across)](
+    kernels.products[(cdiv(outputs, by.pixels), across)](
         weights, covariance, means, cross, parts, outputs, inputs, by.pixels, some, _columns(inputs, by.terms),
         num_warps=by.warps,
     )  # fmt: skip
     mean, variance, shift = (_rows_for(weights, outputs) for _ in range(3))
     made, each = torch.empty_like(weights), 16
-    kernels.folded[(triton.cdiv(outputs, each),)](
+    kernels.folded[(cdiv(outputs, each),)](
         weights, mean if biases is None else biases, gamma, beta, parts, means, mean, variance, made, shift, across,
         outputs, inputs, float(epsilon), torch.finfo(weights.dtype).max, biases is not None, each, _columns(inputs, 64),
         num_warps=4,
@@ -174,7 +175,7 @@ def _room(x: Tensor, outputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Memory for a result, and for a bit for each of its numbers, eight channels a byte."""
     images, _, height, width = x.shape
     y = torch.empty((images, height, width, outputs), dtype=dtype, device=x.device).permute(0, 3, 1, 2)
-    return y, torch.empty((_pixels(x), triton.cdiv(outputs, 8)), dtype=torch.uint8, device=x.device)
+    return y, torch.empty((_pixels(x), cdiv(outputs, 8)), dtype=torch.uint8, device=x.device)
 
 
 def narrow_end(
@@ -186,8 +187,8 @@ def narrow_end(
     y, masks = _room(x, outputs, dtype)
     by, more = by or (_PROJECTED if projection else _NARROW), projection or (weights, shift)
     columns = _columns(outputs, by.channels)
-    across = triton.cdiv(outputs, columns)
-    programs = min(triton.cdiv(rows, by.pixels), max(1, by.programs // across)) * across
+    across = cdiv(outputs, columns)
+    programs = min(cdiv(rows, by.pixels), max(1, by.programs // across)) * across
     terms = _columns(max(inputs, other.shape[1] if projection else 0), by.terms)
     kernels.narrow_end[(programs,)](
         x, weights, shift, other, *more, y, masks, rows, outputs, inputs, other.shape[1], pitch_of(x),
@@ -203,7 +204,7 @@ def tiled_end(
     """By a program a tile."""
     rows, outputs, inputs = _pixels(x), weights.shape[0], x.shape[1]
     y, masks = _room(x, outputs, dtype)
-    kernels.block_end[(triton.cdiv(rows, by.pixels) * triton.cdiv(outputs, by.channels),)](
+    kernels.block_end[(cdiv(rows, by.pixels) * cdiv(outputs, by.channels),)](
         x, weights, shift, other, y, masks, rows, outputs, inputs, pitch_of(x), pitch_of(other), float(how.a),
         float(how.b), how.name, how.a == 0.0, _precision(x), by.pixels, by.channels, by.terms, by.stages,
         num_warps=by.warps,
@@ -239,7 +240,7 @@ def gradients(
     gammas, betas, levels = (_rows_for(x, outputs) for _ in range(3))
     for_weights, slopes = _rows_for(x, *weights.shape), _rows_for(x, outputs, inputs)
     factors, each = torch.empty_like(weights), 16
-    kernels.parameter_gradients[(triton.cdiv(outputs, each),)](
+    kernels.parameter_gradients[(cdiv(outputs, each),)](
         joint, sums, sums.shape[0], weights, cross, means, variance, gamma, gammas, betas, for_weights, factors,
         slopes, levels, outputs, inputs, float(_pixels(x)), float(epsilon), 64, each, _columns(inputs, 64),
         num_warps=4,
@@ -255,7 +256,7 @@ def back_products(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What the source is multiplied with, [I, I], by rows of a scale, [I], each; what is added to each pixel, [I]."""
     outputs, inputs = weights.shape[0], weights.shape[3]
-    count, tiles = triton.cdiv(outputs, each), triton.cdiv(inputs, columns)
+    count, tiles = cdiv(outputs, each), cdiv(inputs, columns)
     parts = _rows_for(weights, count, inputs + 1, inputs)
     precision = "tf32" if _is_half(weights) else "tf32x3"
     kernels.back_parts[(tiles, tiles, count)](
@@ -263,9 +264,9 @@ def back_products(
     )
     back = torch.empty((inputs, inputs), dtype=weights.dtype, device=weights.device)
     scales, constants, some = _rows_for(weights, inputs), _rows_for(weights, inputs), 8
-    kernels.back_end[(triton.cdiv(inputs, some),)](
+    kernels.back_end[(cdiv(inputs, some),)](
         parts, means, back, scales, constants, count, inputs, _is_half(weights), some,
-        max(16, triton.next_power_of_2(inputs)), num_warps=4,
+        max(16, next_power_of_2(inputs)), num_warps=4,
     )  # fmt: skip
     return back, scales, constants
 
@@ -277,7 +278,7 @@ def source_gradient(
     rows, outputs, inputs = _pixels(x), flow.shape[1], x.shape[1]
     by = by or (_WIDE_GRADIENT if _is_half(x) and inputs > _MANY else _GRADIENT[_is_half(x)])
     dx, columns = like(x, x.dtype), _columns(inputs, by.channels)
-    kernels.source_gradient[(triton.cdiv(rows, by.pixels) * triton.cdiv(inputs, columns),)](
+    kernels.source_gradient[(cdiv(rows, by.pixels) * cdiv(inputs, columns),)](
         flow, x, factors, back, scales, levels, dx, rows, outputs, inputs, pitch_of(flow), pitch_of(x),
         _precision(flow), by.pixels, columns, by.terms, by.stages, num_warps=by.warps,
     )  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -72,7 +73,7 @@ def takes(x: Tensor, mask: Tensor) -> bool:
 def dropout(x: Tensor, mask: Tensor, keep_probability: float) -> Tensor:
     """``x / p`` where the mask keeps it, else 0."""
     result = torch.empty_like(x)
-    grid = (triton.cdiv(x.numel(), 4 * _BLOCK),)
+    grid = (cdiv(x.numel(), 4 * _BLOCK),)
     _dropout[grid](x, mask.view(torch.uint8), result, x.numel(), float(keep_probability), 4 * _BLOCK)
     return result
 
@@ -89,7 +90,7 @@ def dropout_mask(
         # As a signed number of 64 bits; its words are the same.
         is_held = isinstance(step, Tensor)
         counted = step if is_held else (step + 2**63) % 2**64 - 2**63
-        grid = triton.cdiv(count, 4 * _BLOCK), images
+        grid = cdiv(count, 4 * _BLOCK), images
         _dropout_mask[grid](
             mask.view(torch.int32) if joins else mask, counted, seed & 0xFFFFFFFF, seed >> 32, limit - 1, first_image,
             count, is_held, joins, _BLOCK,

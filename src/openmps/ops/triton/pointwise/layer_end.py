@@ -19,6 +19,7 @@ from torch import Tensor
 from openmps.ops.geometry import Axis, Window, empty_image
 from openmps.ops.pointwise.dropout import DropoutMask
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -185,11 +186,11 @@ def layer_end(
         torch.empty((images, *size, channels), dtype=kind, device=x.device).permute(0, 3, 1, 2)
         for kind in (dtype, torch.int8)
     )
-    at_once = min(_CHANNELS, triton.next_power_of_2(channels))
+    at_once = min(_CHANNELS, next_power_of_2(channels))
     held, pixels, seed = _NUMBERS // at_once, images * size[0] * size[1], 0 if mask is None else mask.seed
     is_held, share = isinstance(step, Tensor), 1.0 if mask is None else mask.keep_probability
     counted = step if is_held else (step + 2**63) % 2**64 - 2**63  # as a signed number of 64 bits
-    _layer_end[(triton.cdiv(pixels, held) * triton.cdiv(channels, at_once),)](
+    _layer_end[(cdiv(pixels, held) * cdiv(channels, at_once),)](
         x, biases, y, taps, pixels, channels, rows, columns, *size, pitch, counted, seed & 0xFFFFFFFF, seed >> 32,
         math.ceil(share * 2.0**32), 0 if mask is None else mask.share * images, float(share), biases is not None,
         rounds, rectifies, *_places(window),
@@ -210,9 +211,9 @@ def layer_end_gradient(
     if not (down and right):
         dx.zero_()
         down, right = size
-    at_once = min(_CHANNELS, triton.next_power_of_2(channels))
-    held, cells, across = _NUMBERS // at_once, images * down * right, triton.cdiv(channels, at_once)
-    count = triton.cdiv(cells, held)
+    at_once = min(_CHANNELS, next_power_of_2(channels))
+    held, cells, across = _NUMBERS // at_once, images * down * right, cdiv(channels, at_once)
+    count = cdiv(cells, held)
     count = min(count, max(1, _MOST_SUMS // across)) if with_sums else count
     parts = torch.empty((count, channels), dtype=torch.float32, device=dx.device) if with_sums else dx
     _layer_end_gradient[(count * across,)](
@@ -234,9 +235,9 @@ def layer_end_weights_gradient(
     gradient, _, x = operands
     (images, channels, rows, columns), taps, factors = gradient.shape, pool.y.size * pool.x.size, shape[1:].numel()
     pixels = images * rows * columns
-    programs = min(_PROGRAMS, triton.cdiv(pixels * taps, _PLACES))
+    programs = min(_PROGRAMS, cdiv(pixels * taps, _PLACES))
     parts = torch.empty((programs, channels * (factors + 1)), dtype=torch.float32, device=x.device)
-    held, outputs = (max(16, triton.next_power_of_2(count)) for count in (factors, channels))
+    held, outputs = (max(16, next_power_of_2(count)) for count in (factors, channels))
     _weights_gradient[(programs,)](
         *operands, parts, pixels, channels, x.shape[1], rows, columns, *window.source, *pitches, window.y.first,
         window.x.first, *window.stride, *window.dilation, pool.y.first, pool.x.first, *pool.stride,
@@ -258,7 +259,7 @@ def _cells(window: Window | None, size: tuple[int, int]) -> tuple[int, int]:
     if window is None:
         return size
     down, right = (
-        triton.cdiv(each.source, each.stride) if each.first == 0 and each.stride == each.size else 0
+        cdiv(each.source, each.stride) if each.first == 0 and each.stride == each.size else 0
         for each in (window.y, window.x)
     )
     return down, right

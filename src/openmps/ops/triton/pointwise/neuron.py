@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 from openmps.types import MPSCNNNeuronType
 
 triton: Any = import_module("triton")
@@ -102,7 +103,7 @@ def neuron_gradient(
 ) -> Tensor:
     """``gradient * f'(x)``."""
     result = torch.empty_like(x)
-    _gradient[(triton.cdiv(x.numel(), _BLOCK),)](
+    _gradient[(cdiv(x.numel(), _BLOCK),)](
         gradient, x, x if slopes is None else slopes.contiguous(), result, x.numel(), x.shape[1], float(a), float(b),
         kind.name, _BLOCK,
     )  # fmt: skip

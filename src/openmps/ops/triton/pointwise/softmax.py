@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import next_power_of_2
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -48,5 +49,5 @@ def softmax(x: Tensor) -> Tensor:
     """See `openmps.ops.pointwise.softmax.softmax`."""
     images, channels, height, width = x.shape
     y = torch.empty((images, height, width, channels), dtype=x.dtype, device=x.device).permute(0, 3, 1, 2)
-    _softmax[(images * height * width,)](x, y, channels, triton.next_power_of_2(channels))
+    _softmax[(images * height * width,)](x, y, channels, next_power_of_2(channels))
     return y

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -84,9 +85,9 @@ def _wide(x: Tensor, window: Window) -> Tensor:
 def _pooled(x: Tensor, y: Tensor, window: Window, how: str, divisor: int = 1, *, clamps: bool = False) -> Tensor:
     pixels = y.shape[0] * y.shape[2] * y.shape[3]
     if pixels:
-        channels = min(triton.next_power_of_2(x.shape[1]), 64)
-        block = max(1, min(_BLOCK // channels, triton.next_power_of_2(pixels)))
-        _pooling[(triton.cdiv(pixels, block), triton.cdiv(x.shape[1], channels))](
+        channels = min(next_power_of_2(x.shape[1]), 64)
+        block = max(1, min(_BLOCK // channels, next_power_of_2(pixels)))
+        _pooling[(cdiv(pixels, block), cdiv(x.shape[1], channels))](
             x, y, pixels, *window.source, *window.result, x.shape[1], window.y.first, window.x.first, *window.stride,
             *window.dilation, how, divisor, clamps, *window.size, block, channels,
         )  # fmt: skip

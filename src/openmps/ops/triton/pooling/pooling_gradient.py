@@ -12,6 +12,7 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -59,9 +60,9 @@ def max_pooling_gradient(gradient: Tensor, choice: Tensor, window: Window, pitch
     images, channels, result_rows, result_columns = gradient.shape
     rows, columns = window.source
     made = empty_image(gradient, channels, window.source)
-    at_once = min(_CHANNELS, triton.next_power_of_2(channels))
+    at_once = min(_CHANNELS, next_power_of_2(channels))
     held, pixels = _NUMBERS // at_once, images * rows * columns
-    grid = (triton.cdiv(pixels, held) * triton.cdiv(channels, at_once),)
+    grid = (cdiv(pixels, held) * cdiv(channels, at_once),)
     _max_pooling_gradient[grid](
         gradient, choice, made, pixels, channels, rows, columns, result_rows, result_columns, pitch, pitch_of_choice,
         *window.size, *window.stride, window.y.first, window.x.first, *window.dilation, held, at_once,

@@ -15,6 +15,7 @@ from torch import Tensor
 from openmps.ops.geometry import empty_image
 from openmps.ops.resample.stretch import Stretch
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -220,6 +221,6 @@ def _pixels(y: Tensor) -> int:
 
 def _grid(y: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
     """Programs, and the pixels and channels of each."""
-    channels = min(triton.next_power_of_2(y.shape[1]), _MOST_CHANNELS)
-    pixels = max(1, min(_BLOCK // channels, triton.next_power_of_2(_pixels(y))))
-    return (triton.cdiv(_pixels(y), pixels), triton.cdiv(y.shape[1], channels)), (pixels, channels)
+    channels = min(next_power_of_2(y.shape[1]), _MOST_CHANNELS)
+    pixels = max(1, min(_BLOCK // channels, next_power_of_2(_pixels(y))))
+    return (cdiv(_pixels(y), pixels), cdiv(y.shape[1], channels)), (pixels, channels)

@@ -15,6 +15,7 @@ from torch import Tensor, float16
 
 from openmps.ops.triton.addresses import table
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -136,7 +137,7 @@ def update(
     """
     gradients, values, *own, results = map(tuple, vectors)
     sizes, (name, *numbers) = tuple(each.numel() for each in gradients), formula
-    blocks = sum(triton.cdiv(size, _BLOCK) for size in sizes)
+    blocks = sum(cdiv(size, _BLOCK) for size in sizes)
     if not blocks:
         return
     holds_rates = isinstance(rates[0], Tensor)
@@ -229,7 +230,7 @@ def update_many(
         told = [each[index].data_ptr() if each else 0 for each in (decays, gains)]
         addresses = [*(vector.data_ptr() for vector in each), 0, 0, rates[index].data_ptr()]
         rows.append([*addresses, value.numel(), programs, *told])
-        programs += triton.cdiv(value.numel(), _MANY_BLOCK)
+        programs += cdiv(value.numel(), _MANY_BLOCK)
     for index, each in rounded:
         rows[index][6 if each.dtype == float16 else 7] = each.data_ptr()
     if not programs:
@@ -239,7 +240,7 @@ def update_many(
     _optimizer_updates[(programs,)](
         table([number for row in rows for number in row], values[0].device), len(rows), *floats, name,
         clip is not None, regularization, len(own) == 3, len(decays) > 0, len(gains) > 0, is_aligned,
-        triton.next_power_of_2(len(rows)), _MANY_BLOCK, num_warps=_MANY_WARPS, **_SAME_BITS,
+        next_power_of_2(len(rows)), _MANY_BLOCK, num_warps=_MANY_WARPS, **_SAME_BITS,
     )  # fmt: skip
 
 
