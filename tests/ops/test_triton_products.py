@@ -11,7 +11,9 @@ import torch
 from interpreter import IS_INTERPRETED, triton_place
 from openmps.ops.convolution.convolution import convolution, convolution_gradient
 from openmps.ops.geometry import Axis, Window
+from openmps.ops.matrix.multiplication import MatrixProduct
 from openmps.ops.matrix.products import add_product, product, product_of_rows, put_product
+from openmps.ops.op import Builder, Role
 from openmps.types import MPSImageEdgeMode
 
 ZERO, CLAMP = MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP
@@ -67,6 +69,29 @@ def test_products_in_memory_that_is_there(place: torch.device) -> None:
         assert_exact(sums, expected)
         assert put_product(result, left, right) is result
         assert_exact(result, left.double() @ right.double())
+
+
+@pytest.mark.parametrize("size", [(20, 40, 70), (70, 40, 33), (64, 600, 96), (1, 30, 20)], ids=str)
+def test_products_put_where_they_go(size: tuple[int, int, int], place: torch.device, monkeypatch) -> None:
+    """Bit for bit as products in memory of their own; whether as they lie or turned, with gaps between rows or not."""
+    if IS_INTERPRETED:
+        monkeypatch.setattr("openmps.ops.matrix.products._takes_onednn", lambda left: False)
+    rows, terms, columns = size
+    left, right = numbers(1, terms, rows, place=place, seed=1), numbers(1, terms, columns, place=place, seed=2)
+    op = MatrixProduct(transpose_left=True)
+    expected = op.run((True,), left, right, None)
+    builder = Builder()
+    sources = [builder.input(Role.SOURCE, str(index)) for index in range(2)]
+    builder.output("result", op(*sources, None))
+    function, takes = builder.finish(), list[bool]()
+    for gap in (0, 3):
+        wide = torch.full((1, rows, columns + gap), 7.0, device=place)
+        (found,) = function.run([left, right], wide[..., :columns])
+        takes.append(found is None)
+        torch.testing.assert_close(wide[..., :columns] if found is None else found, expected, rtol=0, atol=0)
+        assert bool((wide[..., columns:] == 7.0).all())
+    # Sums of many terms are added from parts, and few rows are multiplied by a library.
+    assert takes == [min(rows, columns) >= 16 and terms < 600] * 2
 
 
 def test_products_of_few_terms(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,10 @@ class Elements(View[ElementsShape]):
         first = flat.storage_offset() + self.offset // dtype.itemsize
         return flat.as_strided(self.shape.sizes, self.strides, first)
 
+    def room(self) -> Tensor | None:
+        """See `Binding`."""
+        return self.value() if self.buffer.is_allocated else None
+
     def regions(self) -> tuple[Region]:
         """The bytes of the elements and of the gaps between them."""
         return (self.buffer.region(self.offset, self.count * TORCH_TYPES[self.shape.stored_as].itemsize),)

@@ -75,6 +75,8 @@ def encode(values: Tensor, channel_format: Format) -> Tensor:
 
 def decode_into(room: Tensor, stored: Tensor, channel_format: Format) -> bool:
     """`decode`, in memory for it: where nothing is computed, or in one pass."""
+    if room.shape != stored.shape:
+        return False
     if channel_format not in _UNORM_MAXIMUM:
         room.copy_(stored)
         return True
@@ -88,6 +90,8 @@ def decode_into(room: Tensor, stored: Tensor, channel_format: Format) -> bool:
 
 def encode_into(room: Tensor, values: Tensor, channel_format: Format) -> bool:
     """`encode`, in memory for it: where nothing is computed, or in one pass."""
+    if room.shape != values.shape:
+        return False
     if channel_format not in _UNORM_MAXIMUM:
         room.copy_(values)
         return True

@@ -452,9 +452,9 @@ def _fills(action: Action) -> bool:
 
 
 def _filled(op: Op, room: Tensor, operands: list[Any]) -> bool:
-    """Whether the result of a pointwise operation was put into memory of its shape that no operand lies in."""
-    first, storage = operands[0], room.untyped_storage().data_ptr()
-    if first.shape != room.shape or first.device != room.device or op.fill is None:
+    """Whether the result was put into memory on the operands' device that none of them lies in."""
+    storage = room.untyped_storage().data_ptr()
+    if operands[0].device != room.device or op.fill is None:
         return False
     if any(isinstance(each, Tensor) and each.untyped_storage().data_ptr() == storage for each in operands):
         return False

@@ -68,7 +68,7 @@ def limited(x: Tensor, minimum: float, maximum: float) -> Tensor:
 
 def limited_into(room: Tensor, x: Tensor, minimum: float, maximum: float) -> bool:
     """`limited`, in memory for it."""
-    if room.dtype != x.dtype:
+    if (room.shape, room.dtype) != (x.shape, x.dtype):
         return False
     torch.clamp(x, minimum, maximum, out=room)
     return True

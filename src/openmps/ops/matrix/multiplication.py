@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openmps.ops.matrix.products import product, wide_product
+from openmps.ops.matrix.products import exact_product_into, product, wide_product
 from openmps.ops.op import Kind, Op
 
 
@@ -39,7 +39,25 @@ def matrix_product(
     return result if addend is None else result.add(_wide(addend), alpha=beta)
 
 
-class MatrixProduct(Op, of=matrix_product, kind=Kind.CONTRACTION, half=True):
+def matrix_product_into(
+    room: Tensor,
+    left: Tensor,
+    right: Tensor,
+    addend: Tensor | None = None,
+    *,
+    transpose_left: bool,
+    transpose_right: bool,
+    alpha: float,
+    beta: float,
+) -> bool:
+    """`matrix_product`, in memory for it: of one pair of matrices on a GPU and nothing else."""
+    if addend is not None or alpha != 1.0 or len(left) != 1:
+        return False
+    factors = left.mT if transpose_left else left, right.mT if transpose_right else right
+    return exact_product_into(room[0], factors[0][0], factors[1][0])
+
+
+class MatrixProduct(Op, of=matrix_product, into=matrix_product_into, kind=Kind.CONTRACTION, half=True):
     """`matrix_product` of two factors and an addend that may be left out; float32 of float16 operands."""
 
     transpose_left: bool = False

@@ -79,6 +79,15 @@ def put_product(result: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return result.copy_(product(left, right)) if _is_exact_on_gpu(left, right) else torch.mm(left, right, out=result)
 
 
+def exact_product_into(result: Tensor, left: Tensor, right: Tensor) -> bool:
+    """`product` in memory that is there, at whatever strides, where it takes one launch on a GPU."""
+    if result.dtype != torch.float32 or not _is_exact_on_gpu(left, right):
+        return False
+    from openmps.ops.triton.matrix.products import product_into
+
+    return product_into(result, left, right)
+
+
 def two_products(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """`product` of two pairs on a GPU, side by side in a capture where neither is a library's."""
     each = partial(product, *first), partial(product, *second)
