@@ -28,7 +28,10 @@ COUNT = 3
 def test_equals_the_loop(
     cell: Gru | Lstm, size: int, rows: int, backward: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results, what is kept of gates, and gradients with respect to all states; of one launch, and of steps."""
+    """Results, what is kept of gates, and gradients with respect to all states; of one launch, and of steps.
+
+    Then the results alone, with the state behind the last step.
+    """
     place = triton_place(monkeypatch)
     generator = torch.Generator().manual_seed(size)
 
@@ -38,13 +41,15 @@ def test_equals_the_loop(
     inputs, high, counts, wide = 4, rows * COUNT, (rows,) * COUNT, cell.gates * size
     x, h, c, dh, dc = drawn(high, inputs), *(drawn(rows, size) if has else None for has in HAS[type(cell)])
     weights = drawn(wide, inputs) / 2, drawn(wide, size) / size**0.5, drawn(wide), None
+    alone = Recurrence(cell, size, counts, backward)
     op, back = Recurrence(cell, size, counts, backward, True), RecurrenceGradient(cell, size, counts, True)
 
     def run(*given: torch.Tensor | None) -> list[torch.Tensor]:
         x, h, c, dh, dc, of_y, *parameters = given
         found = op.run((True,) * 7, x, h, c, *parameters)
+        found += alone.run((True,) * 3 + (False,) * 4, x, h, c, *parameters)
         if not backward:
-            found += back.run((True,) * 3, of_y, *found[3:], dh, dc, *parameters)
+            found += back.run((True,) * 3, of_y, *found[3:7], dh, dc, *parameters)
         return [each for each in found if each is not None]
 
     given = [x, h, c, dh, dc, drawn(high, size), *weights]

@@ -34,37 +34,43 @@ def _takes(cell: RecurrentCell, gates: Tensor, rows: Sequence[int], given: Param
 
 
 def fused_forward(
-    cell: RecurrentCell, gates: Tensor, rows: Sequence[int], state: State, given: Parameters, *, backward: bool
+    cell: RecurrentCell,
+    gates: Tensor,
+    rows: Sequence[int],
+    state: State,
+    given: Parameters,
+    *,
+    backward: bool,
+    keeps: bool,
 ) -> Run | None:
-    """As `recurrent_cells.forward`; None for other layers."""
+    """As `recurrent_cells.forward`; None for other layers.
+
+    Unless it ``keeps`` them, gates and memories before the last one may be anything.
+    """
     if not _takes(cell, gates, rows, given):
         return None
     assert given.states is not None
     first = State(state.hidden.contiguous(), None if state.memory is None else state.memory.contiguous())
     count, weights = rows[0], given.states.contiguous()
     run = _run_lstm if isinstance(cell, Lstm) else _run_gru
-    hidden, memory = run(cell, gates, first, weights, backward=backward)
+    hidden, memory = run(cell, gates, first, weights, is_backward=backward, keeps=keeps)
     parts = [[None] * len(rows) if each is None else each.split(count) for each in (hidden, memory)]
     behind = [State(*each) for each in zip(*parts, strict=True)][:: -1 if backward else 1]
     return Run(hidden, memory, [first, *behind[:-1]][:: -1 if backward else 1], behind)
 
 
-def _run_lstm(
-    cell: RecurrentCell, gates: Tensor, first: State, weights: Tensor, *, backward: bool
-) -> tuple[Tensor, Tensor]:
+def _run_lstm(cell: RecurrentCell, gates: Tensor, first: State, weights: Tensor, **how: bool) -> tuple[Tensor, Tensor]:
     from openmps.ops.triton.matrix import lstm
 
     assert first.memory is not None
-    return lstm.run(gates, first.hidden, first.memory, weights, is_backward=backward)
+    return lstm.run(gates, first.hidden, first.memory, weights, **how)
 
 
-def _run_gru(
-    cell: RecurrentCell, gates: Tensor, first: State, weights: Tensor, *, backward: bool
-) -> tuple[Tensor, None]:
+def _run_gru(cell: RecurrentCell, gates: Tensor, first: State, weights: Tensor, **how: bool) -> tuple[Tensor, None]:
     from openmps.ops.triton.matrix import gru
 
     assert isinstance(cell, Gru)
-    return gru.run(gates, first.hidden, weights, is_flipped=cell.is_flipped, is_backward=backward), None
+    return gru.run(gates, first.hidden, weights, is_flipped=cell.is_flipped, **how), None
 
 
 def fused_gradients(

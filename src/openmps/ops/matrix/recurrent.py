@@ -120,7 +120,8 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
         from openmps.ops.matrix.fused_steps import fused_forward  # programs that only name layers need none of it
 
         how = self.cell, gates, self.rows, state, given
-        run = fused_forward(*how, backward=self.runs_backward) or forward(*how, backward=self.runs_backward)
+        backward = self.runs_backward
+        run = fused_forward(*how, backward=backward, keeps=keeps or self.keeps_all) or forward(*how, backward=backward)
         behind = run.behind if self.keeps_all else run.behind[-1:]
         left = [_stacked([each.hidden for each in behind]), _stacked([each.memory for each in behind])]
         if not keeps:

@@ -1,7 +1,7 @@
 """Gated recurrent units in Triton: sigmoid gates, a candidate by the hyperbolic tangent; see `recurrent_cells`.
 
 Small layers run a whole sequence in one launch, a program a row: no row needs another one's state. Of larger ones
-what is between two products is a launch, which makes the one before where there is a single row.
+products are the library's, and what is between two of them is a launch, that has its product where there is one row.
 """
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
@@ -18,7 +18,20 @@ from torch import Tensor
 from openmps.ops.matrix.products import add_product, product
 from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.blocks import cdiv
-from openmps.ops.triton.matrix.recurrent_steps import MOST_AT_ONCE, NUMBERS, grid_of, held_by, sigmoid, tanh
+from openmps.ops.triton.matrix.recurrent_steps import (
+    MOST_AT_ONCE,
+    NUMBERS,
+    by_square,
+    grid_of,
+    held_by,
+    parts_by_square,
+    sigmoid,
+    square,
+    squares,
+    tanh,
+    units,
+    warps_of,
+)
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -45,16 +58,12 @@ def _slopes(z, h, h0, IS_FLIPPED: tl.constexpr):
 @triton.jit
 def _run(
     gates, first, weights, hidden, steps, rows, size,
-    IS_FLIPPED: tl.constexpr, IS_BACKWARD: tl.constexpr, HELD: tl.constexpr,
+    IS_FLIPPED: tl.constexpr, IS_BACKWARD: tl.constexpr, KEEPS: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
-    """All steps of a row: gates become their results."""
-    row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
+    """All steps of a row; gates become their results where it ``KEEPS`` them."""
+    row, at, block = tl.program_id(0), units(HELD), square(weights, HELD)
     is_at = at < size
-    block = weights + at[None, :] * size + term[:, None]
-    is_block = is_at[None, :] & (term < size)[:, None]
-    to_z = tl.load(block, is_block, 0.0)
-    to_r = tl.load(block + size * size, is_block, 0.0)
-    to_h = tl.load(block + 2 * size * size, is_block, 0.0)
+    to_z, to_r, to_h = tl.load(block), tl.load(block + HELD * HELD), tl.load(block + 2 * HELD * HELD)
     state = tl.load(first + row * size + at, is_at, 0.0)
     # What a step reads is asked for a step ahead.
     place = ((steps - 1 if IS_BACKWARD else 0) * rows + row).to(tl.int64)
@@ -62,23 +71,21 @@ def _run(
     next_z, next_r = tl.load(mine, is_at, 0.0), tl.load(mine + size, is_at, 0.0)
     next_h = tl.load(mine + 2 * size, is_at, 0.0)
     for index in range(steps):
-        step = steps - 1 - index if IS_BACKWARD else index
-        place = (step * rows + row).to(tl.int64)
+        place = ((steps - 1 - index if IS_BACKWARD else index) * rows + row).to(tl.int64)
         mine = gates + place * 3 * size + at
         z, r, h = next_z, next_r, next_h
         is_next = is_at & (index + 1 < steps)
         ahead = mine + (-3 if IS_BACKWARD else 3) * rows * size
         next_z, next_r = tl.load(ahead, is_next, 0.0), tl.load(ahead + size, is_next, 0.0)
         next_h = tl.load(ahead + 2 * size, is_next, 0.0)
-        z = sigmoid(z + tl.sum(to_z * state[:, None], 0))
-        r = sigmoid(r + tl.sum(to_r * state[:, None], 0))
-        reset = tl.where(is_at, r * state, 0.0)
-        h = tanh(h + tl.sum(to_h * reset[:, None], 0))
-        state = tl.where(is_at, _mixed(z, h, state, IS_FLIPPED), 0.0)
-        tl.store(mine, z, is_at)
-        tl.store(mine + size, r, is_at)
-        tl.store(mine + 2 * size, h, is_at)
+        z, r = sigmoid(z + by_square(to_z, state, HELD)), sigmoid(r + by_square(to_r, state, HELD))
+        h = tanh(h + by_square(to_h, r * state, HELD))
+        state = _mixed(z, h, state, IS_FLIPPED)
         tl.store(hidden + place * size + at, state, is_at)
+        if KEEPS:
+            tl.store(mine, z, is_at)
+            tl.store(mine + size, r, is_at)
+            tl.store(mine + 2 * size, h, is_at)
 
 
 @Launched
@@ -88,13 +95,9 @@ def _back(
     IS_FLIPPED: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """All steps of a row, the last one first."""
-    row, at, term = tl.program_id(0), tl.arange(0, HELD), tl.arange(0, HELD)
+    row, at, block = tl.program_id(0), units(HELD), square(weights, HELD)
     is_at = at < size
-    block = weights + term[:, None] * size + at[None, :]
-    is_block = is_at[None, :] & (term < size)[:, None]
-    of_z = tl.load(block, is_block, 0.0)
-    of_r = tl.load(block + size * size, is_block, 0.0)
-    of_h = tl.load(block + 2 * size * size, is_block, 0.0)
+    of_z, of_r, of_h = tl.load(block), tl.load(block + HELD * HELD), tl.load(block + 2 * HELD * HELD)
     state = tl.load(behind + row * size + at, is_at, 0.0)
     # What a step reads is asked for a step ahead.
     place = ((steps - 1) * rows + row).to(tl.int64)
@@ -112,10 +115,10 @@ def _back(
         next_own = tl.load(gradient + ahead * size + at, is_next, 0.0)
         slope_z, slope_h, past = _slopes(z, h, h0, IS_FLIPPED)
         az, ah = own * slope_z, own * slope_h
-        reset = tl.sum(of_h * ah[:, None], 0)
+        reset = by_square(of_h, ah, HELD)
         ar = reset * h0 * r * (1.0 - r)
-        state = own * past + reset * r + tl.sum(of_z * az[:, None] + of_r * ar[:, None], 0)
-        state = tl.where(is_at, state, 0.0)
+        parts = parts_by_square(of_z, az, HELD) + parts_by_square(of_r, ar, HELD)
+        state = own * past + reset * r + tl.sum(parts, 1)
         into = made + place * 3 * size + at
         tl.store(into, az, is_at)
         tl.store(into + size, ar, is_at)
@@ -187,14 +190,14 @@ def _mix_of_row(
     tl.store(hidden + unit, _mixed(tl.load(gates + unit, is_unit, 0.0), h, h0, IS_FLIPPED), is_unit)
 
 
-def run(gates: Tensor, first: Tensor, weights: Tensor, *, is_flipped: bool, is_backward: bool) -> Tensor:
-    """h1 of all rows; ``gates`` become their results."""
+def run(gates: Tensor, first: Tensor, weights: Tensor, *, is_flipped: bool, is_backward: bool, keeps: bool) -> Tensor:
+    """h1 of all rows; ``gates`` become their results, in one launch where it ``keeps`` them alone."""
     rows, size = first.shape
     hidden = gates.new_empty(len(gates), size)
     if size <= MOST_AT_ONCE:
         _run[(rows,)](
-            gates, first, weights, hidden, len(gates) // rows, rows, size, is_flipped, is_backward, held_by(size),
-            num_warps=4,
+            gates, first, squares(weights, 3, is_turned=True), hidden, len(gates) // rows, rows, size,
+            is_flipped, is_backward, keeps, held_by(size), num_warps=warps_of(size),
         )  # fmt: skip
         return hidden
     grid, reset = grid_of(rows, size), torch.empty_like(first)
@@ -249,8 +252,8 @@ def back(
     made, left = torch.empty_like(gates), torch.empty_like(before)
     if size <= MOST_AT_ONCE:
         _back[(rows,)](
-            gradient, gates, before, behind, weights, made, left, len(gates) // rows, rows, size, is_flipped,
-            held_by(size), num_warps=4,
+            gradient, gates, before, behind, squares(weights, 3), made, left, len(gates) // rows, rows, size,
+            is_flipped, held_by(size), num_warps=warps_of(size),
         )  # fmt: skip
         return made, left
     grid = grid_of(rows, size)

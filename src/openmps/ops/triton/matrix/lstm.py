@@ -1,6 +1,8 @@
 """Long short-term memory in Triton, of sigmoid gates and hyperbolic tangents; see `recurrent_cells`.
 
-Each step is a product and a launch: a program has no room for the weights of a whole sequence.
+Small layers run a whole sequence in one launch, a program a row: it holds the weights of states that its registers have
+room for, and reads the others again at each step, from the first cache. Of larger ones each step is a product of the
+library's and a launch.
 """
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
@@ -16,7 +18,19 @@ from torch import Tensor
 
 from openmps.ops.matrix.products import add_product, put_product
 from openmps.ops.triton.ahead import Launched
-from openmps.ops.triton.matrix.recurrent_steps import NUMBERS, grid_of, sigmoid, tanh
+from openmps.ops.triton.matrix.recurrent_steps import (
+    MOST_AT_ONCE,
+    NUMBERS,
+    by_square,
+    grid_of,
+    held_by,
+    sigmoid,
+    square,
+    squares,
+    tanh,
+    units,
+    warps_of,
+)
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -48,6 +62,73 @@ def _slopes(own, to_memory, i, f, c, o, c0, c1):
 
 @Launched
 @triton.jit
+def _run(
+    gates, first, memory, weights, hidden, after, steps, rows, size,
+    IS_BACKWARD: tl.constexpr, KEEPS: tl.constexpr, HELD: tl.constexpr,
+):  # fmt: skip
+    """All steps of a row. Where it ``KEEPS``, gates become their results, and c1 of all steps is written."""
+    row, at, block = tl.program_id(0), units(HELD), square(weights, HELD)
+    is_at = at < size
+    to_i, to_f = tl.load(block), tl.load(block + HELD * HELD)
+    state, c1 = tl.load(first + row * size + at, is_at, 0.0), tl.load(memory + row * size + at, is_at, 0.0)
+    # What a step reads is asked for a step ahead.
+    place = ((steps - 1 if IS_BACKWARD else 0) * rows + row).to(tl.int64)
+    next_i, next_f, next_c, next_o = _loaded(gates + place * 4 * size + at, size, is_at)
+    for index in range(steps):
+        place = ((steps - 1 - index if IS_BACKWARD else index) * rows + row).to(tl.int64)
+        mine = gates + place * 4 * size + at
+        i, f, c, o = next_i, next_f, next_c, next_o
+        ahead = mine + (-4 if IS_BACKWARD else 4) * rows * size
+        next_i, next_f, next_c, next_o = _loaded(ahead, size, is_at & (index + 1 < steps))
+        i, f = sigmoid(i + by_square(to_i, state, HELD)), sigmoid(f + by_square(to_f, state, HELD))
+        c = tanh(c + by_square(tl.load(block + 2 * HELD * HELD), state, HELD))
+        o = sigmoid(o + by_square(tl.load(block + 3 * HELD * HELD), state, HELD))
+        c1 = f * c1 + i * c
+        state = o * tanh(c1)
+        tl.store(hidden + place * size + at, state, is_at)
+        if KEEPS:
+            _store(mine, size, is_at, i, f, c, o)
+            tl.store(after + place * size + at, c1, is_at)
+    if not KEEPS:
+        place = ((0 if IS_BACKWARD else steps - 1) * rows + row).to(tl.int64)
+        tl.store(after + place * size + at, c1, is_at)
+
+
+@Launched
+@triton.jit
+def _back(
+    gradient, gates, memory, after, of_hidden, of_memory, weights, made, left, lost, steps, rows, size,
+    HELD: tl.constexpr,
+):  # fmt: skip
+    """All steps of a row, the last one first."""
+    row, at, block = tl.program_id(0), units(HELD), square(weights, HELD)
+    is_at = at < size
+    of_i, of_f = tl.load(block), tl.load(block + HELD * HELD)
+    state, to_c0 = tl.load(of_hidden + row * size + at, is_at, 0.0), tl.load(of_memory + row * size + at, is_at, 0.0)
+    # What a step reads is asked for a step ahead; its c0 is c1 of the step before.
+    place = ((steps - 1) * rows + row).to(tl.int64)
+    next_i, next_f, next_c, next_o = _loaded(gates + place * 4 * size + at, size, is_at)
+    next_c0, next_c1 = tl.load(memory + place * size + at, is_at, 0.0), tl.load(after + place * size + at, is_at, 0.0)
+    next_own = tl.load(gradient + place * size + at, is_at, 0.0)
+    for index in range(steps):
+        place = ((steps - 1 - index) * rows + row).to(tl.int64)
+        i, f, c, o, c0, c1, own = next_i, next_f, next_c, next_o, next_c0, next_c1, next_own + state
+        is_next, ahead = is_at & (index + 1 < steps), place - rows
+        next_i, next_f, next_c, next_o = _loaded(gates + ahead * 4 * size + at, size, is_next)
+        next_c0, next_c1 = tl.load(memory + ahead * size + at, is_next, 0.0), c0
+        next_own = tl.load(gradient + ahead * size + at, is_next, 0.0)
+        ai, af, ac, ao, to_c0 = _slopes(own, to_c0, i, f, c, o, c0, c1)
+        _store(made + place * 4 * size + at, size, is_at, ai, af, ac, ao)
+        # To add the sums of threads first would leave too few registers.
+        state = by_square(of_i, ai, HELD) + by_square(of_f, af, HELD)
+        state += by_square(tl.load(block + 2 * HELD * HELD), ac, HELD)
+        state += by_square(tl.load(block + 3 * HELD * HELD), ao, HELD)
+        tl.store(left + place * size + at, state, is_at)
+        tl.store(lost + place * size + at, to_c0, is_at)
+
+
+@Launched
+@triton.jit
 def _mix(gates, memory, hidden, after, size, NUMBERS: tl.constexpr):
     """h1 and c1 of a step; gates become their results."""
     row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
@@ -60,10 +141,18 @@ def _mix(gates, memory, hidden, after, size, NUMBERS: tl.constexpr):
     tl.store(hidden + place, o * tanh(c1), is_at)
 
 
-def run(gates: Tensor, first: Tensor, memory: Tensor, weights: Tensor, *, is_backward: bool) -> tuple[Tensor, Tensor]:
-    """h1 and c1 of all rows; ``gates`` become their results."""
+def run(
+    gates: Tensor, first: Tensor, memory: Tensor, weights: Tensor, *, is_backward: bool, keeps: bool
+) -> tuple[Tensor, Tensor]:
+    """h1 and c1 of all rows, and ``gates`` become their results; unless it ``keeps`` all, c1 of the last step."""
     rows, size = first.shape
     hidden, after = (gates.new_empty(len(gates), size) for _ in range(2))
+    if size <= MOST_AT_ONCE:
+        _run[(rows,)](
+            gates, first, memory, squares(weights, 4, is_turned=True), hidden, after, len(gates) // rows, rows, size,
+            is_backward, keeps, held_by(size), num_warps=warps_of(size),
+        )  # fmt: skip
+        return hidden, after
     steps = [*zip(*(each.split(rows) for each in (gates, hidden, after)), strict=True)]
     for mine, h1, c1 in steps[:: -1 if is_backward else 1]:
         add_product(mine, first, weights.t())
@@ -104,6 +193,12 @@ def back(
     """
     rows, size = of_hidden.shape
     made, left, lost = torch.empty_like(gates), torch.empty_like(memory), torch.empty_like(memory)
+    if size <= MOST_AT_ONCE:
+        _back[(rows,)](
+            gradient, gates, memory, after, of_hidden, of_memory, squares(weights, 4), made, left, lost,
+            len(gates) // rows, rows, size, held_by(size), num_warps=warps_of(size),
+        )  # fmt: skip
+        return made, left, lost
     grid = grid_of(rows, size)
     steps = [*zip(*(each.split(rows) for each in (gradient, gates, memory, after, made, left, lost)), strict=True)]
     for own, its_gates, c0, c1, into, to_h0, to_c0 in reversed(steps):
