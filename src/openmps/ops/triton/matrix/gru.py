@@ -21,14 +21,17 @@ from openmps.ops.triton.blocks import cdiv
 from openmps.ops.triton.matrix.recurrent_steps import (
     MOST_AT_ONCE,
     NUMBERS,
-    by_square,
+    block,
+    blocks,
+    by_block,
+    gates_of,
     grid_of,
     held_by,
-    parts_by_square,
+    in_turn,
+    put,
     sigmoid,
-    square,
-    squares,
     tanh,
+    terms,
     units,
     warps_of,
 )
@@ -47,11 +50,17 @@ def _mixed(z, h, h0, IS_FLIPPED: tl.constexpr):
 
 
 @triton.jit
-def _slopes(z, h, h0, IS_FLIPPED: tl.constexpr):
-    """Of h1 by what z and the candidate are applied to, and by h0 beside gates."""
-    difference = h - h0 if IS_FLIPPED else h0 - h
-    through = z if IS_FLIPPED else 1.0 - z
-    return difference * z * (1.0 - z), through * (1.0 - h * h), 1.0 - through
+def _back_of_mixed(own, z, h, h0, IS_FLIPPED: tl.constexpr):
+    """Of h1: with respect to what z and the candidate are applied to, and to h0 beside gates.
+
+    What was read meets the gradient first: threads would hold products of it alone elsewhere.
+    """
+    by_z = own * z
+    rest, slope = own - by_z, by_z - by_z * z
+    if IS_FLIPPED:
+        return slope * h - slope * h0, by_z - by_z * h * h, rest
+    else:
+        return slope * h0 - slope * h, rest - rest * h * h, by_z
 
 
 @Launched
@@ -61,43 +70,44 @@ def _run(
     IS_FLIPPED: tl.constexpr, IS_BACKWARD: tl.constexpr, KEEPS: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """All steps of a row; gates become their results where it ``KEEPS`` them."""
-    row, at, block = tl.program_id(0), units(HELD), square(weights, HELD)
+    row, at, gate = tl.program_id(0), units(HELD), block(weights, HELD, HELD)
     is_at = at < size
-    to_z, to_r, to_h = tl.load(block), tl.load(block + HELD * HELD), tl.load(block + 2 * HELD * HELD)
+    to_z, to_r, to_h = tl.load(gate), tl.load(gate + HELD * HELD), tl.load(gate + 2 * HELD * HELD)
     state = tl.load(first + row * size + at, is_at, 0.0)
     # What a step reads is asked for a step ahead.
     place = ((steps - 1 if IS_BACKWARD else 0) * rows + row).to(tl.int64)
-    mine = gates + place * 3 * size + at
-    next_z, next_r = tl.load(mine, is_at, 0.0), tl.load(mine + size, is_at, 0.0)
-    next_h = tl.load(mine + 2 * size, is_at, 0.0)
+    ahead = gates + place * 3 * size + at
+    next_z, next_r = tl.load(ahead, is_at, 0.0), tl.load(ahead + size, is_at, 0.0)
+    next_h = tl.load(ahead + 2 * size, is_at, 0.0)
     for index in range(steps):
         place = ((steps - 1 - index if IS_BACKWARD else index) * rows + row).to(tl.int64)
-        mine = gates + place * 3 * size + at
+        mine = gates + place * 3 * size
         z, r, h = next_z, next_r, next_h
         is_next = is_at & (index + 1 < steps)
-        ahead = mine + (-3 if IS_BACKWARD else 3) * rows * size
+        ahead = mine + (-3 if IS_BACKWARD else 3) * rows * size + at
         next_z, next_r = tl.load(ahead, is_next, 0.0), tl.load(ahead + size, is_next, 0.0)
         next_h = tl.load(ahead + 2 * size, is_next, 0.0)
-        z, r = sigmoid(z + by_square(to_z, state, HELD)), sigmoid(r + by_square(to_r, state, HELD))
-        h = tanh(h + by_square(to_h, r * state, HELD))
+        h0 = terms(state, HELD)
+        z, r = sigmoid(z + by_block(to_z, h0, HELD, HELD)), sigmoid(r + by_block(to_r, h0, HELD, HELD))
+        h = tanh(h + by_block(to_h, terms(r * state, HELD), HELD, HELD))
         state = _mixed(z, h, state, IS_FLIPPED)
-        tl.store(hidden + place * size + at, state, is_at)
+        put(hidden + place * size, state, size, HELD)
         if KEEPS:
-            tl.store(mine, z, is_at)
-            tl.store(mine + size, r, is_at)
-            tl.store(mine + 2 * size, h, is_at)
+            put(mine, z, size, HELD)
+            put(mine + size, r, size, HELD)
+            put(mine + 2 * size, h, size, HELD)
 
 
 @Launched
 @triton.jit
 def _back(
-    gradient, gates, before, behind, weights, made, left, steps, rows, size,
+    gradient, gates, before, behind, candidate, both, made, left, steps, rows, size,
     IS_FLIPPED: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
-    """All steps of a row, the last one first."""
-    row, at, block = tl.program_id(0), units(HELD), square(weights, HELD)
+    """All steps of a row, the last one first; by weights of the candidate, and of z and r `in_turn`."""
+    row, at = tl.program_id(0), units(HELD)
     is_at = at < size
-    of_z, of_r, of_h = tl.load(block), tl.load(block + HELD * HELD), tl.load(block + 2 * HELD * HELD)
+    of_h, of_both = tl.load(block(candidate, HELD, HELD)), tl.load(block(both, 2 * HELD, HELD))
     state = tl.load(behind + row * size + at, is_at, 0.0)
     # What a step reads is asked for a step ahead.
     place = ((steps - 1) * rows + row).to(tl.int64)
@@ -113,17 +123,15 @@ def _back(
         next_z, next_r = tl.load(mine, is_next, 0.0), tl.load(mine + size, is_next, 0.0)
         next_h, next_h0 = tl.load(mine + 2 * size, is_next, 0.0), tl.load(before + ahead * size + at, is_next, 0.0)
         next_own = tl.load(gradient + ahead * size + at, is_next, 0.0)
-        slope_z, slope_h, past = _slopes(z, h, h0, IS_FLIPPED)
-        az, ah = own * slope_z, own * slope_h
-        reset = by_square(of_h, ah, HELD)
-        ar = reset * h0 * r * (1.0 - r)
-        parts = parts_by_square(of_z, az, HELD) + parts_by_square(of_r, ar, HELD)
-        state = own * past + reset * r + tl.sum(parts, 1)
-        into = made + place * 3 * size + at
-        tl.store(into, az, is_at)
-        tl.store(into + size, ar, is_at)
-        tl.store(into + 2 * size, ah, is_at)
-        tl.store(left + place * size + at, state, is_at)
+        az, ah, past = _back_of_mixed(own, z, h, h0, IS_FLIPPED)
+        by_r = r * by_block(of_h, terms(ah, HELD), HELD, HELD)
+        ar = (by_r - by_r * r) * h0
+        state = past + by_r + by_block(of_both, terms(tl.join(az, ar), 2 * HELD), 2 * HELD, HELD)
+        into = made + place * 3 * size
+        put(into, az, size, HELD)
+        put(into + size, ar, size, HELD)
+        put(into + 2 * size, ah, size, HELD)
+        put(left + place * size, state, size, HELD)
 
 
 @Launched
@@ -196,7 +204,7 @@ def run(gates: Tensor, first: Tensor, weights: Tensor, *, is_flipped: bool, is_b
     hidden = gates.new_empty(len(gates), size)
     if size <= MOST_AT_ONCE:
         _run[(rows,)](
-            gates, first, squares(weights, 3, is_turned=True), hidden, len(gates) // rows, rows, size,
+            gates, first, blocks(gates_of(weights, 3).mT), hidden, len(gates) // rows, rows, size,
             is_flipped, is_backward, keeps, held_by(size), num_warps=warps_of(size),
         )  # fmt: skip
         return hidden
@@ -227,10 +235,10 @@ def _back_of_mix(
     is_at, place, mine = at < size, row * size + at, row * 3 * size + at
     z, h = tl.load(gates + mine, is_at, 0.0), tl.load(gates + mine + 2 * size, is_at, 0.0)
     own = tl.load(gradient + place, is_at, 0.0) + tl.load(behind + place, is_at, 0.0)
-    slope_z, slope_h, past = _slopes(z, h, tl.load(before + place, is_at, 0.0), IS_FLIPPED)
-    tl.store(made + mine, own * slope_z, is_at)
-    tl.store(made + mine + 2 * size, own * slope_h, is_at)
-    tl.store(left + place, own * past, is_at)
+    az, ah, past = _back_of_mixed(own, z, h, tl.load(before + place, is_at, 0.0), IS_FLIPPED)
+    tl.store(made + mine, az, is_at)
+    tl.store(made + mine + 2 * size, ah, is_at)
+    tl.store(left + place, past, is_at)
 
 
 @Launched
@@ -251,9 +259,10 @@ def back(
     rows, size = behind.shape
     made, left = torch.empty_like(gates), torch.empty_like(before)
     if size <= MOST_AT_ONCE:
+        each = gates_of(weights, 3)
         _back[(rows,)](
-            gradient, gates, before, behind, squares(weights, 3), made, left, len(gates) // rows, rows, size,
-            is_flipped, held_by(size), num_warps=warps_of(size),
+            gradient, gates, before, behind, blocks(each[2]), blocks(in_turn(each[:2])), made, left,
+            len(gates) // rows, rows, size, is_flipped, held_by(size), num_warps=warps_of(size),
         )  # fmt: skip
         return made, left
     grid = grid_of(rows, size)

@@ -21,13 +21,19 @@ from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.matrix.recurrent_steps import (
     MOST_AT_ONCE,
     NUMBERS,
-    by_square,
+    block,
+    blocks,
+    by_block,
+    gates_of,
     grid_of,
+    halves,
     held_by,
+    in_turn,
+    parts,
+    put,
     sigmoid,
-    square,
-    squares,
     tanh,
+    terms,
     units,
     warps_of,
 )
@@ -52,6 +58,14 @@ def _store(gates, size, is_here, i, f, c, o):
 
 
 @triton.jit
+def _put(gates, size, i, f, c, o, HELD: tl.constexpr):
+    put(gates, i, size, HELD)
+    put(gates + size, f, size, HELD)
+    put(gates + 2 * size, c, size, HELD)
+    put(gates + 3 * size, o, size, HELD)
+
+
+@triton.jit
 def _slopes(own, to_memory, i, f, c, o, c0, c1):
     """The gradients with respect to what gates are given, and to c0, by those with respect to h1 and c1."""
     out = tanh(c1)
@@ -67,28 +81,29 @@ def _run(
     IS_BACKWARD: tl.constexpr, KEEPS: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """All steps of a row. Where it ``KEEPS``, gates become their results, and c1 of all steps is written."""
-    row, at, block = tl.program_id(0), units(HELD), square(weights, HELD)
+    row, at, gate = tl.program_id(0), units(HELD), block(weights, HELD, HELD)
     is_at = at < size
-    to_i, to_f = tl.load(block), tl.load(block + HELD * HELD)
+    to_i, to_f = tl.load(gate), tl.load(gate + HELD * HELD)
     state, c1 = tl.load(first + row * size + at, is_at, 0.0), tl.load(memory + row * size + at, is_at, 0.0)
     # What a step reads is asked for a step ahead.
     place = ((steps - 1 if IS_BACKWARD else 0) * rows + row).to(tl.int64)
     next_i, next_f, next_c, next_o = _loaded(gates + place * 4 * size + at, size, is_at)
     for index in range(steps):
         place = ((steps - 1 - index if IS_BACKWARD else index) * rows + row).to(tl.int64)
-        mine = gates + place * 4 * size + at
+        mine = gates + place * 4 * size
         i, f, c, o = next_i, next_f, next_c, next_o
-        ahead = mine + (-4 if IS_BACKWARD else 4) * rows * size
+        ahead = mine + (-4 if IS_BACKWARD else 4) * rows * size + at
         next_i, next_f, next_c, next_o = _loaded(ahead, size, is_at & (index + 1 < steps))
-        i, f = sigmoid(i + by_square(to_i, state, HELD)), sigmoid(f + by_square(to_f, state, HELD))
-        c = tanh(c + by_square(tl.load(block + 2 * HELD * HELD), state, HELD))
-        o = sigmoid(o + by_square(tl.load(block + 3 * HELD * HELD), state, HELD))
+        h0 = terms(state, HELD)
+        i, f = sigmoid(i + by_block(to_i, h0, HELD, HELD)), sigmoid(f + by_block(to_f, h0, HELD, HELD))
+        c = tanh(c + by_block(tl.load(gate + 2 * HELD * HELD), h0, HELD, HELD))
+        o = sigmoid(o + by_block(tl.load(gate + 3 * HELD * HELD), h0, HELD, HELD))
         c1 = f * c1 + i * c
         state = o * tanh(c1)
-        tl.store(hidden + place * size + at, state, is_at)
+        put(hidden + place * size, state, size, HELD)
         if KEEPS:
-            _store(mine, size, is_at, i, f, c, o)
-            tl.store(after + place * size + at, c1, is_at)
+            _put(mine, size, i, f, c, o, HELD)
+            put(after + place * size, c1, size, HELD)
     if not KEEPS:
         place = ((0 if IS_BACKWARD else steps - 1) * rows + row).to(tl.int64)
         tl.store(after + place * size + at, c1, is_at)
@@ -100,10 +115,9 @@ def _back(
     gradient, gates, memory, after, of_hidden, of_memory, weights, made, left, lost, steps, rows, size,
     HELD: tl.constexpr,
 ):  # fmt: skip
-    """All steps of a row, the last one first."""
-    row, at, block = tl.program_id(0), units(HELD), square(weights, HELD)
-    is_at = at < size
-    of_i, of_f = tl.load(block), tl.load(block + HELD * HELD)
+    """All steps of a row, the last one first, by weights `in_turn`."""
+    row, at, half = tl.program_id(0), units(HELD), block(weights, 2 * HELD, HELD)
+    is_at, of_first = at < size, tl.load(half)
     state, to_c0 = tl.load(of_hidden + row * size + at, is_at, 0.0), tl.load(of_memory + row * size + at, is_at, 0.0)
     # What a step reads is asked for a step ahead; its c0 is c1 of the step before.
     place = ((steps - 1) * rows + row).to(tl.int64)
@@ -118,13 +132,13 @@ def _back(
         next_c0, next_c1 = tl.load(memory + ahead * size + at, is_next, 0.0), c0
         next_own = tl.load(gradient + ahead * size + at, is_next, 0.0)
         ai, af, ac, ao, to_c0 = _slopes(own, to_c0, i, f, c, o, c0, c1)
-        _store(made + place * 4 * size + at, size, is_at, ai, af, ac, ao)
-        # To add the sums of threads first would leave too few registers.
-        state = by_square(of_i, ai, HELD) + by_square(of_f, af, HELD)
-        state += by_square(tl.load(block + 2 * HELD * HELD), ac, HELD)
-        state += by_square(tl.load(block + 3 * HELD * HELD), ao, HELD)
-        tl.store(left + place * size + at, state, is_at)
-        tl.store(lost + place * size + at, to_c0, is_at)
+        # All four in one exchange; the halves are those of the numbers of a state.
+        first, second = halves(tl.join(tl.join(ai, ac), tl.join(af, ao)), 4 * HELD)
+        sums = parts(of_first, first, 2 * HELD, HELD)
+        state = tl.sum(sums + parts(tl.load(half + 2 * HELD * HELD), second, 2 * HELD, HELD), 1)
+        _put(made + place * 4 * size, size, ai, af, ac, ao, HELD)
+        put(left + place * size, state, size, HELD)
+        put(lost + place * size, to_c0, size, HELD)
 
 
 @Launched
@@ -149,7 +163,7 @@ def run(
     hidden, after = (gates.new_empty(len(gates), size) for _ in range(2))
     if size <= MOST_AT_ONCE:
         _run[(rows,)](
-            gates, first, memory, squares(weights, 4, is_turned=True), hidden, after, len(gates) // rows, rows, size,
+            gates, first, memory, blocks(gates_of(weights, 4).mT), hidden, after, len(gates) // rows, rows, size,
             is_backward, keeps, held_by(size), num_warps=warps_of(size),
         )  # fmt: skip
         return hidden, after
@@ -195,8 +209,8 @@ def back(
     made, left, lost = torch.empty_like(gates), torch.empty_like(memory), torch.empty_like(memory)
     if size <= MOST_AT_ONCE:
         _back[(rows,)](
-            gradient, gates, memory, after, of_hidden, of_memory, squares(weights, 4), made, left, lost,
-            len(gates) // rows, rows, size, held_by(size), num_warps=warps_of(size),
+            gradient, gates, memory, after, of_hidden, of_memory, blocks(in_turn(gates_of(weights, 4))), made,
+            left, lost, len(gates) // rows, rows, size, held_by(size), num_warps=warps_of(size),
         )  # fmt: skip
         return made, left, lost
     grid = grid_of(rows, size)

@@ -20,8 +20,8 @@ MOST_AT_ONCE = 128
 """Numbers of a state up to which a program holds the weights of states, and runs all steps of a row."""
 NUMBERS = 256
 """Of a row of a step, that a program takes."""
-_TERMS, _UNITS = tl.constexpr(8), tl.constexpr(16)
-"""Terms of sums that threads of a warp share, and results of a warp, of a program that runs all steps."""
+_UNITS, _SHARED, _VECTOR = tl.constexpr(16), tl.constexpr(2), tl.constexpr(4)
+"""Of a program that runs all steps: results of a warp, threads that share a sum, terms that a thread reads together."""
 
 
 def held_by(size: int) -> int:
@@ -34,18 +34,24 @@ def warps_of(size: int) -> int:
     return held_by(size) // _UNITS.value
 
 
-def squares(weights: Tensor, gates: int, *, is_turned: bool = False) -> Tensor:
-    """Weights of states as `square` reads them, zeros where a program has room for more numbers.
-
-    Sums are over rows of a gate's weights, or over columns, where they are ``is_turned`` first.
-    """
-    size, held = weights.shape[1], held_by(weights.shape[1])
+def gates_of(weights: Tensor, gates: int) -> Tensor:
+    """Weights of states ``[gates, n, n]``, with zeros where a program has room for more numbers."""
+    size = weights.shape[1]
+    more = held_by(size) - size
     found = weights.view(gates, size, size)
-    found = found.mT if is_turned else found
-    if held > size:
-        found = torch.nn.functional.pad(found, (0, held - size, 0, held - size))
-    parts = found.view(gates, -1, _TERMS.value, held // _UNITS.value, _UNITS.value)
-    return parts.transpose(2, 3).contiguous()
+    return torch.nn.functional.pad(found, (0, more, 0, more)) if more else found
+
+
+def in_turn(gates: Tensor) -> Tensor:
+    """Weights of gates whose numbers are terms of the same sums: those of each number behind one another."""
+    return gates.transpose(0, 1).flatten(0, 1)
+
+
+def blocks(terms: Tensor) -> Tensor:
+    """Weights ``[..., terms, n]`` as `block` reads them."""
+    threads = terms.unflatten(-2, (-1, _SHARED.value, _VECTOR.value)).unflatten(-1, (-1, _UNITS.value))
+    *_, rows, shared, vector, warps, units = range(threads.dim())
+    return threads.permute(*range(rows), rows, warps, shared, units, vector).contiguous()
 
 
 def grid_of(rows: int, size: int) -> tuple[int, int]:
@@ -60,38 +66,61 @@ def units(HELD: tl.constexpr):
 
 
 @triton.jit
-def square(weights, HELD: tl.constexpr):
-    """Where the weights of a gate are: rows go round the warps, and a row is what a warp's threads read together.
+def put(place, x, size, HELD: tl.constexpr):
+    """Write a state from where it is: the threads that share a sum both have it, and the first writes.
+
+    A plain store of it goes through shared memory, with two barriers.
+    """
+    thread = tl.arange(0, _SHARED * _UNITS)[None, :]
+    at = tl.arange(0, HELD // _UNITS)[:, None] * _UNITS + thread % _UNITS
+    copies = tl.broadcast_to(x[:, None, :], [HELD // _UNITS, _SHARED, _UNITS])
+    copies = tl.reshape(copies, [HELD // _UNITS, _SHARED * _UNITS])
+    tl.store(place + at, copies, (at < size) & (thread < _UNITS))
+
+
+@triton.jit
+def block(weights, TERMS: tl.constexpr, HELD: tl.constexpr):
+    """Where weights of a state are: rows go round the warps, and a row is what a warp's threads read together.
 
     No sum is over threads of two warps then, which wait for one another where they share numbers.
     """
-    row, at = tl.arange(0, HELD * HELD // (_TERMS * _UNITS)), tl.arange(0, _TERMS * _UNITS)
-    return weights + row[:, None] * (_TERMS * _UNITS) + at[None, :]
+    row, at = tl.arange(0, TERMS * HELD // 128), tl.arange(0, 128)
+    return weights + row[:, None] * 128 + at[None, :]
 
 
 @triton.jit
-def parts_by_square(weights, x, HELD: tl.constexpr):
-    """The product of a state with the weights of a gate, the sums of each thread."""
-    parts = tl.reshape(weights, [HELD // _TERMS, HELD // _UNITS, _TERMS, _UNITS])
-    return tl.sum(parts * tl.reshape(x, [HELD // _TERMS, _TERMS])[:, None, :, None], 0)
+def terms(x, TERMS: tl.constexpr):
+    """Numbers, one to a term, as `parts` takes them."""
+    return tl.reshape(x, [TERMS // (_SHARED * _VECTOR), _SHARED, _VECTOR])
 
 
 @triton.jit
-def by_square(weights, x, HELD: tl.constexpr):
-    """The product of a state with the weights of a gate."""
-    return tl.sum(parts_by_square(weights, x, HELD), 1)
+def halves(x, TERMS: tl.constexpr):
+    """The same, the first and the second half of them, which are exchanged between threads at once."""
+    both = tl.reshape(x, [2, TERMS // (2 * _SHARED * _VECTOR), _SHARED, _VECTOR])
+    return tl.split(tl.permute(both, [1, 2, 3, 0]))
+
+
+@triton.jit
+def parts(weights, x, TERMS: tl.constexpr, HELD: tl.constexpr):
+    """The products of a `block` with `terms`, the sums of each thread."""
+    weights = tl.reshape(weights, [TERMS // (_SHARED * _VECTOR), HELD // _UNITS, _SHARED, _UNITS, _VECTOR])
+    return tl.sum(tl.sum(weights * x[:, None, :, None, :], 0), 3)
+
+
+@triton.jit
+def by_block(weights, x, TERMS: tl.constexpr, HELD: tl.constexpr):
+    """The products of a `block` with `terms`, a number for each of `units`."""
+    return tl.sum(parts(weights, x, TERMS, HELD), 1)
 
 
 @triton.jit
 def sigmoid(x):
     """1 / (1 + e^-x)."""
-    e = tl.exp(-tl.abs(x))
-    return tl.where(x >= 0.0, 1.0, e) / (1.0 + e)
+    return 1.0 / (1.0 + tl.exp(-x))
 
 
 @triton.jit
 def tanh(x):
-    """The hyperbolic tangent."""
-    e = tl.exp(-2.0 * tl.abs(x))
-    result = (1.0 - e) / (1.0 + e)
-    return tl.where(x >= 0.0, result, -result)
+    """The hyperbolic tangent, within some 2^-22."""
+    return 1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))
