@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from openmps.checks import flag, listed
@@ -181,7 +182,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         """
         check_command_buffer(who := self.name, command_buffer, self._device)
         count = len(listed(who, "forward_sources", forward_sources, "MPSMatrix"))
-        states, runs, rows = self._training_states(command_buffer, training_states, count)
+        temporary, runs, rows = self._training_states(command_buffer, training_states, count)
         lists = [
             Given("forward_sources", forward_sources, "forward_source_offsets", forward_source_offsets),
             Given("source_gradients", source_gradients, "source_gradient_offsets", source_gradient_offsets),
@@ -206,9 +207,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         ]  # fmt: skip
         written = [*found[2:], *_named("weight_gradients", sums), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)
-        for each in [*states, *([] if state is None else [state])]:
-            if each.is_temporary:
-                each.count_read()
+        for each in temporary if state is None or not state.is_temporary else [*temporary, state]:
+            each.count_read()
         if recurrent_output_states is not None:
             recurrent_output_states += made
 
@@ -253,10 +253,12 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
     def _training_states(
         self, command_buffer: CommandBuffer, given: Any, count: int
     ) -> tuple[list[MPSRNNMatrixTrainingState], list[tuple[Record, int, int]], tuple[int, ...]]:
-        """The states, the runs of steps that they are of, and the rows of each step."""
+        """The temporary ones of the states, the runs of steps that all are of, and the rows of each step."""
         states = listed(self.name, "training_states", given, "MPSRNNMatrixTrainingState")
         check_count(self.name, "training_states", states, count, "forward_sources")
         form, device = self._form, command_buffer.device
+        if (whole := _whole_record(states)) is not None and whole.form == form and states[0].device is device:
+            return [], [(whole, 0, count - 1)], whole.by.rows
         for index, each in enumerate(states):
             if not isinstance(each, MPSRNNMatrixTrainingState):
                 rule = "must be an MPSRNNMatrixTrainingState of a forward encode"
@@ -271,7 +273,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         if rows != sorted(rows, reverse=True) or len({id(record) for record, _, _ in runs}) < len(runs):
             got = ", ".join(f"step {state.step} of {count} rows" for state, count in zip(states, rows, strict=True))
             raise MPSArgumentError(self.name, "training_states", "must be in the order of time, each once", got)
-        return states, runs, tuple(rows)
+        return [each for each in states if each.is_temporary], runs, tuple(rows)
 
     # --- the mathematics ----------------------------------------------------------------------------------------------
 
@@ -426,6 +428,18 @@ def _of_state(argument: str, state: MPSRNNRecurrentMatrixState | None) -> list[t
 
 def _of_states(states: Sequence[MPSRNNRecurrentMatrixState]) -> list[tuple[str, Operand]]:
     return _named(_OUTPUT_STATES, [each for state in states for each in state.layers[0].parts()])
+
+
+_record_of, _step_of = attrgetter("record"), attrgetter("step")
+
+
+def _whole_record(states: Sequence[Any]) -> Record | None:
+    """The record of which these are all states, in order, told in few calls; None where one is temporary."""
+    if {*map(type, states)} != {MPSRNNMatrixTrainingState} or states[0].is_temporary:
+        return None
+    record: Record = states[0].record
+    is_all = [*map(_step_of, states)] == [*range(len(record.by.rows))]
+    return record if is_all and [*map(_record_of, states)].count(record) == len(states) else None
 
 
 def _runs(states: Sequence[MPSRNNMatrixTrainingState]) -> list[tuple[Record, int, int]]:
