@@ -61,6 +61,10 @@ class Form:
         """Whether there are such weights at all."""
         return any(each.part == part for each in self.places)
 
+    def parts_in_turn(self) -> list[int]:
+        """The numbers of all places, those of the inputs' weights of all gates first, then those of each other part."""
+        return sorted(range(len(self.places)), key=lambda at: (PARTS.index(self.places[at].part), self.places[at].gate))
+
     def is_vector(self, part: str) -> bool:
         """Whether a part has a number an output channel."""
         return part == BIASES or (part == MEMORIES and self.is_diagonal)

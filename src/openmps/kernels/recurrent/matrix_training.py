@@ -135,7 +135,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         seen = Given("source_matrices", source_matrices, "source_offsets", source_offsets)
         wanted = Given("destination_matrices", destination_matrices, "destination_offsets", destination_offsets)
         sources = matrix_sequence(who, command_buffer, seen, self._form.inputs)
-        rows, given = sources.rows, self._listed("weights", weights)
+        rows, given = sources.rows, self._weights_listed(command_buffer, weights)
         results = matrix_sequence(who, command_buffer, wanted, self._form.outputs, rows, seen.argument)
         state, made = self._states(
             command_buffer, rows, recurrent_input_state, recurrent_output_states, "recurrent_output_states"
@@ -143,7 +143,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         by = KeptBy(rows, self._takes_library(rows) and len(made) < 2)
         record = Record(self._form, by)
         asked = _Asked(rows, state is not None, len(made), by.by_library)
-        read = [("source_matrices", sources), *_of_state(_INPUT_STATE, state), *_named("weights", given)]
+        read = [("source_matrices", sources), *_of_state(_INPUT_STATE, state), ("weights", given)]
         written = [("destination_matrices", results), *_named("training state", record.kept), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)
         if state is not None:
@@ -203,7 +203,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         kept = [each for record, _, _ in runs for each in record.kept]
         read = [
             *found[:2], *_named("training state", kept), *_of_state(_INPUT_STATE, state),
-            *_named("weights", self._listed("weights", weights)),
+            ("weights", self._weights_listed(command_buffer, weights)),
         ]  # fmt: skip
         written = [*found[2:], *_named("weight_gradients", sums), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from math import prod
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ class Steps(View[StepsShape]):
     def rebind(self, memories: Sequence[MTLBuffer]) -> Steps:
         """The same of other buffers."""
         parts = [part.rebind([memory]) for part, memory in zip(self.parts, memories, strict=True)]
-        return Steps(tuple(parts), self.shape)
+        return type(self)(tuple(parts), self.shape)
 
     def value(self) -> Tensor:
         """The elements in memory of their own."""
@@ -82,6 +83,16 @@ class Steps(View[StepsShape]):
         """Store the rows of each step in their place."""
         source = value.clone() if is_shared else value
         _copy_each([part.value() for part in self.parts], source.split(list(self.shape.rows)))
+
+
+class _Flat(Steps):
+    """The elements of matrices of any sizes, those of each behind one another; none are stored."""
+
+    __slots__ = ()
+
+    def value(self) -> Tensor:
+        """The elements in memory of their own, one axis."""
+        return torch.cat([part.value().flatten() for part in self.parts])
 
 
 class MatrixSequence(OperandList):
@@ -174,6 +185,16 @@ def matrix_sequence(
             raise MPSArgumentError(who, name, f"must have at most {most} rows, as many as the step before", wanted)
         parts.append(Elements(whole.buffer, whole.offset, ElementsShape((wanted, columns), kind), whole.strides[1:]))
     return MatrixSequence(given, _joined(parts), [part.shape.sizes[0] for part in parts])
+
+
+def flat_matrices(
+    who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
+) -> MatrixSequence:
+    """The elements of single matrices in an order of their own, as one vector."""
+    parts = [_single(who, f"{argument}[{at}]", matrices[at], command_buffer).part(0) for at in order]
+    types = frozenset([part.shape.stored_as for part in parts])
+    shape = StepsShape(tuple([prod(part.shape.sizes) for part in parts]), 1, types)
+    return MatrixSequence(matrices, _Flat(tuple(parts), shape), shape.rows)
 
 
 def _even(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,7 @@ from openmps.enumerated import member
 from openmps.errors import MPSArgumentError
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
 from openmps.kernels.recurrent.layer import (
-    BIASES,
     INPUTS,
-    MEMORIES,
     PARTS,
     Array,
     Form,
@@ -28,9 +27,10 @@ from openmps.kernels.recurrent.layer import (
     matrix_id,
     read_layer,
 )
+from openmps.kernels.recurrent.sequences import MatrixSequence, flat_matrices
 from openmps.kernels.recurrent.states import check_list
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.ops.matrix.recurrent import JoinRows
+from openmps.ops.matrix.recurrent import JoinRows, RowsOf
 from openmps.ops.op import Value
 from openmps.types import MPSDataType, MPSRNNMatrixId, MTLOrigin
 
@@ -166,24 +166,34 @@ class TrainedLayer(OperandKernel):
                 raise MPSArgumentError(self.name, f"{argument}[{index}]", rule, each)
         return given
 
+    def _weights_listed(self, command_buffer: CommandBuffer, matrices: Any) -> MatrixSequence:
+        """Weights as one operand, as `_parameters` reads them."""
+        given = self._listed("weights", matrices)
+        return flat_matrices(self.name, "weights", command_buffer, given, self._form.parts_in_turn())
+
     # --- the mathematics ----------------------------------------------------------------------------------------------
 
     def _parameters(self, at: OperandContext) -> list[Value | None]:
         """The weights of all gates, one behind the other, zeros for those that are not there."""
-        form, places = self._form, self._places
+        form, flat, first = self._form, at.numbers("weights"), 0
         found: list[Value | None] = []
         for part in PARTS:
             if not form.has(part) and (part != INPUTS or form.is_unit):
                 found.append(None)
                 continue
+            columns = 0 if form.is_vector(part) else form.shape(Place(part, 0))[1]
+            places = [Place(part, gate) for gate in form.gates_of(part)]
+            count = form.outputs * max(columns, 1)
             parts: list[Value] = []
-            for gate in form.gates_of(part):
-                place = Place(part, gate)
-                if place in places:
-                    parts.append(at.numbers(f"weights[{places.index(place)}]", *_row(form, place)))
+            for is_there, some in groupby(places, key=form.places.__contains__):
+                length = count * len([*some])
+                if is_there:
+                    parts.append(RowsOf(first, first + length, columns)(flat))
+                    first += length
                 else:
-                    parts.append(at.constant(np.zeros(_flat_shape(form, place), np.float32)))
-            found.append(JoinRows()(*parts))
+                    zeros = np.zeros((length // columns, columns) if columns else length, np.float32)
+                    parts.append(at.constant(zeros))
+            found.append(parts[0] if len(parts) == 1 else JoinRows()(*parts))
         return found
 
 
@@ -210,13 +220,3 @@ def lower_copy(who: str, at: OperandContext, asked: Copy) -> None:
         raise MPSArgumentError(who, "matrix", rule, f"{at.sizes('matrix')}")
     part = {"weights": (0,), "matrix": (0, slice(first, first + rows), slice(left, left + columns))}
     at.store(asked.result, at.numbers(asked.source, *part[asked.source]), *part[asked.result])
-
-
-def _row(form: Form, place: Place) -> tuple[int, ...]:
-    """The part of a weight matrix that is read: a vector of biases and diagonal weights."""
-    return (0, 0) if len(_flat_shape(form, place)) == 1 else (0,)
-
-
-def _flat_shape(form: Form, place: Place) -> tuple[int, ...]:
-    is_vector = place.part == BIASES or (place.part == MEMORIES and form.is_diagonal)
-    return form.shape(place)[1:] if is_vector else form.shape(place)

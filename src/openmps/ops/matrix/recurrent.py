@@ -36,6 +36,19 @@ class RowRange(Op, kind=Kind.STORAGE, gives_view=True):
         return operands[0][self.start : self.stop]
 
 
+class RowsOf(Op, kind=Kind.STORAGE, gives_view=True):
+    """Some numbers of a vector as rows of so many; as a vector where that is 0."""
+
+    start: int
+    stop: int
+    columns: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See `Op.run`."""
+        found = operands[0][self.start : self.stop]
+        return found.view(-1, self.columns) if self.columns else found
+
+
 class FirstColumns(Op, kind=Kind.STORAGE, gives_view=True):
     """The first columns of a matrix, or channels of an image."""
 
