@@ -60,3 +60,25 @@ def test_steps_of_one_buffer_and_of_two_types(bench: Bench, rng: np.random.Gener
     np.testing.assert_array_equal(taken.numpy().reshape(4, 3, 2), expected)
     for mine, theirs in zip(rounded, expected, strict=True):
         np.testing.assert_array_equal(mine.numpy(), theirs.astype(mine.numpy().dtype))
+
+
+def test_lists_that_begin_alike(bench: Bench, rng: np.random.Generator) -> None:
+    """What is known of steps in one buffer holds for that list: not for a shorter one, nor for others behind its first.
+
+    The same list comes twice, and then its first matrix with others, apart and in another order.
+    """
+    layer = mps.MPSRNNMatrixInferenceLayer(
+        bench.device, single(rng.normal(size=(2, 4)), rng.normal(size=(2, 2)), rng.normal(size=2))
+    )
+    x = rng.normal(size=(4, 3, 4)).astype(np.float32)
+    held = mps.MPSMatrix.from_numpy(bench.device, x.reshape(12, 4), copy=True).data
+    given = [mps.MPSMatrix(held, mps.MPSMatrixDescriptor(3, 4), 48 * step) for step in range(4)]
+    apart = matrices(bench, [x[0] + 1])
+    for order in ([0, 1, 2, 3], [0, 1, 2, 3], [0, 2, 1, 3], [0, 1], [0, 4], [0, 1, 2, 3]):
+        sources = [(given + apart)[step] for step in order]
+        results = matrices(bench, [np.zeros((3, 2))] * len(order))
+        command_buffer = bench.command_buffer()
+        layer.encode_sequence(command_buffer, sources, results)
+        finish(command_buffer)
+        expected = run(bench, layer, [[*x, x[0] + 1][step] for step in order])
+        np.testing.assert_array_equal([each.numpy() for each in results], expected)

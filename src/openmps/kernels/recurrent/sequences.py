@@ -191,7 +191,7 @@ def flat_matrices(
     who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
 ) -> MatrixSequence:
     """The elements of single matrices in an order of their own, as one vector."""
-    parts = [_single(who, f"{argument}[{at}]", matrices[at], command_buffer).part(0) for at in order]
+    parts = [_single(who, f"{argument}[{at}]", matrices[at], command_buffer) for at in order]
     types = frozenset([part.shape.stored_as for part in parts])
     shape = StepsShape(tuple([prod(part.shape.sizes) for part in parts]), 1, types)
     return MatrixSequence(matrices, _Flat(tuple(parts), shape), shape.rows)
