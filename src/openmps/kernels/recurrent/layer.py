@@ -38,6 +38,18 @@ class Place(NamedTuple):
     gate: int
 
 
+class Stretch(NamedTuple):
+    """Weight matrices of one part of a layer: those of some gates that follow one another."""
+
+    part: str
+    first: int
+    last: int
+
+    def places(self) -> list[Place]:
+        """Each of them."""
+        return [Place(self.part, gate) for gate in range(self.first, self.last + 1)]
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """What a layer computes, but for its numbers."""
@@ -64,6 +76,17 @@ class Form:
     def parts_in_turn(self) -> list[int]:
         """The numbers of all places, those of the inputs' weights of all gates first, then those of each other part."""
         return sorted(range(len(self.places)), key=lambda at: (PARTS.index(self.places[at].part), self.places[at].gate))
+
+    def stretches(self) -> list[Stretch]:
+        """All places, those that see the same together: not all weights of memories do, nor of states in a GRU."""
+        found: list[Stretch] = []
+        for part, gate in [self.places[at] for at in self.parts_in_turn()]:
+            alone = part == MEMORIES or (part == STATES and gate == 2 and isinstance(self.cell, Gru))
+            if found and not alone and found[-1].part == part and found[-1].last + 1 == gate:
+                found[-1] = Stretch(part, found[-1].first, gate)
+            else:
+                found.append(Stretch(part, gate, gate))
+        return found
 
     def is_vector(self, part: str) -> bool:
         """Whether a part has a number an output channel."""

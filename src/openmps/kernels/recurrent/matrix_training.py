@@ -14,7 +14,7 @@ from openmps.core.kernel.operands import FLOATS, Argument, OperandContext
 from openmps.core.operand import Operand
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES, STATES, Form
+from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES, STATES, Form, Stretch
 from openmps.kernels.recurrent.sequences import Given, MatrixSequence, check_count, matrix_sequence
 from openmps.kernels.recurrent.states import (
     Kept,
@@ -27,7 +27,7 @@ from openmps.kernels.recurrent.states import (
     state_of,
 )
 from openmps.kernels.recurrent.states import training_states as new_training_states
-from openmps.kernels.recurrent.training_weights import Copy, TrainedLayer, lower_copy
+from openmps.kernels.recurrent.training_weights import GRADIENTS, Copy, TrainedLayer, lower_copy
 from openmps.metal.device import CommandBuffer
 from openmps.ops.matrix.recurrent import (
     BiasGradient,
@@ -193,7 +193,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             (each.argument, matrix_sequence(who, command_buffer, each, width, rows, "forward_sources"))
             for each, width in zip(lists, widths, strict=False)
         ]
-        sums = [] if weight_gradients is None else self._listed("weight_gradients", weight_gradients)
+        sums = [] if weight_gradients is None else self._sums_listed(command_buffer, weight_gradients)
         given = recurrent_input_state, recurrent_output_states
         state, made = self._states(command_buffer, rows, *given, _OUTPUT_STATES)
         asked = _Asked(
@@ -205,7 +205,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             *found[:2], *_named("training state", kept), *_of_state(_INPUT_STATE, state),
             ("weights", self._weights_listed(command_buffer, weights)),
         ]  # fmt: skip
-        written = [*found[2:], *_named("weight_gradients", sums), *_of_states(made)]
+        written = [*found[2:], *_named(GRADIENTS, sums), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)
         for each in temporary if state is None or not state.is_temporary else [*temporary, state]:
             each.count_read()
@@ -340,7 +340,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             at.store("destination_gradients", dx)
         if asked.has_weight_gradients:
             whole = {INPUTS: of_inputs, STATES: of_states, BIASES: of_biases}
-            self._store_weight_gradients(at, (self._part_of(whole[place.part], *place) for place in self._places))
+            self._store_weight_gradients(at, (self._part_of(whole[each.part], each) for each in self._form.stretches()))
         self._store_states(at, asked.states, hidden, memory)
 
     def _kept(self, at: OperandContext, asked: _Asked, weights: Sequence[Value | None]) -> list[Value | None]:
@@ -359,20 +359,20 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             columns.append([run.part(each) for each in kept[:parts]])
         return [*(JoinRows()(*column) for column in zip(*columns, strict=True)), *[None] * (4 - parts)]
 
-    def _part_of(self, stacked: Value, part: str, gate: int) -> Value:
-        """What belongs to one gate, of all gates'."""
-        rows = 1 if part == BIASES else self._form.outputs
-        return RowRange(gate * rows, (gate + 1) * rows)(stacked)
+    def _part_of(self, stacked: Value, stretch: Stretch) -> Value:
+        """What belongs to some gates, of all gates'."""
+        rows = 1 if stretch.part == BIASES else self._form.outputs
+        return RowRange(stretch.first * rows, (stretch.last + 1) * rows)(stacked)
 
     def _store_weight_gradients(self, at: OperandContext, gradients: Iterator[Value]) -> None:
         for index, found in enumerate(gradients):
-            name = f"weight_gradients[{index}]"
+            name = f"{GRADIENTS}[{index}]"
             if self.accumulate_weight_gradients:
-                found = Total()(at.numbers(name, 0), found)
-            at.store(name, found, 0)
+                found = Total()(at.numbers(name), found)
+            at.store(name, found)
 
     def _weight_gradients(self, a: Value, x: Value, kept: Sequence[Value | None]) -> Iterator[Value]:
-        """Those of each place, in the framework's order; one product for the gates that see the same."""
+        """Those of each of `Form.stretches`; one product for the gates that see the same."""
         cell, size, is_diagonal = self._form.cell, self._form.outputs, self._form.is_diagonal
         gates, h0, c0, c1 = kept
         assert gates is not None
@@ -384,7 +384,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         for part, seen in ((INPUTS, x), (STATES, h0)):
             if part in parts:
                 whole[part] = GateGradient(0, cell.gates - (part in scaled), size)(a, seen)
-        for part, gate in self._places:
+        for each in self._form.stretches():
+            part, gate = each.part, each.first
             if isinstance(cell, Gru) and gate == 2 and part in scaled:
                 of_state = Gated(cell.neurons, scaled[part], size)(gates, h0)
                 yield GateGradient(gate, 1, size)(a, of_state)
@@ -393,7 +394,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
                 assert memory is not None
                 yield (DiagonalGradient(gate, size) if is_diagonal else GateGradient(gate, 1, size))(a, memory)
             else:
-                yield self._part_of(whole[part], part, gate)
+                yield self._part_of(whole[part], each)
 
 
 @lru_cache(maxsize=256)

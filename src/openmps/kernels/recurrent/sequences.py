@@ -187,6 +187,14 @@ def matrix_sequence(
     return MatrixSequence(given, _joined(parts), [part.shape.sizes[0] for part in parts])
 
 
+def some_matrices(
+    who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
+) -> MatrixSequence:
+    """The rows of some of the single matrices of a list."""
+    parts = [_single(who, f"{argument}[{at}]", matrices[at], command_buffer).part(0) for at in order]
+    return MatrixSequence(matrices, _joined(parts), [part.shape.sizes[0] for part in parts])
+
+
 def flat_matrices(
     who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
 ) -> MatrixSequence:

@@ -28,12 +28,15 @@ from openmps.kernels.recurrent.layer import (
     matrix_id,
     read_layer,
 )
-from openmps.kernels.recurrent.sequences import MatrixSequence, flat_matrices
+from openmps.kernels.recurrent.sequences import MatrixSequence, flat_matrices, some_matrices
 from openmps.kernels.recurrent.states import check_list
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.matrix.recurrent import JoinRows, RowsOf
 from openmps.ops.op import Value
 from openmps.types import MPSDataType, MPSRNNMatrixId, MTLOrigin
+
+GRADIENTS = "weight_gradients"
+"""The argument of gradients of weights."""
 
 
 class Copy(NamedTuple):
@@ -58,7 +61,10 @@ class TrainedLayer(OperandKernel):
         (descriptor,) = descriptors(self.name, rnn_descriptor, None)
         layer = read_layer(self.name, device, descriptor)
         self._form = layer.form
-        self._sizes = [(1, *layer.form.shape(place)) for place in layer.form.places]
+        places = layer.form.places
+        self._sizes = [(1, *layer.form.shape(place)) for place in places]
+        self._in_turn = layer.form.parts_in_turn()
+        self._sums = [[places.index(place) for place in each.places()] for each in layer.form.stretches()]
         trainable_weights += [self._new(place, self._type, layer.weights[place]) for place in self._places]
 
     @property
@@ -176,7 +182,12 @@ class TrainedLayer(OperandKernel):
     def _weights_listed(self, command_buffer: CommandBuffer, matrices: Any) -> MatrixSequence:
         """Weights as one operand, as `_parameters` reads them."""
         given = self._listed("weights", matrices)
-        return flat_matrices(self.name, "weights", command_buffer, given, self._form.parts_in_turn())
+        return flat_matrices(self.name, "weights", command_buffer, given, self._in_turn)
+
+    def _sums_listed(self, command_buffer: CommandBuffer, matrices: Any) -> list[MatrixSequence]:
+        """What gradients of weights go to, an operand for each of `Form.stretches`."""
+        given = self._listed(GRADIENTS, matrices)
+        return [some_matrices(self.name, GRADIENTS, command_buffer, given, some) for some in self._sums]
 
     # --- the mathematics ----------------------------------------------------------------------------------------------
 
