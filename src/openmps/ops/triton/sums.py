@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.blocks import cdiv, next_power_of_2
+from openmps.ops.triton.overlap import Overlapping, in_turn
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -21,10 +21,11 @@ _AT_ONCE, _FEW, _MANY = 2048, 16, 256
 """Numbers that a program reads at a time, twice as many of few parts, and of how many parts at most."""
 
 
-@Launched
+@Overlapping
 @triton.jit
-def _sum_of_parts(parts, sums, count, numbers, HELD: tl.constexpr, NUMBERS: tl.constexpr):
+def _sum_of_parts(parts, sums, count, numbers, HELD: tl.constexpr, NUMBERS: tl.constexpr, OVERLAPS: tl.constexpr):
     """Some numbers of the sum."""
+    in_turn(OVERLAPS)
     at = tl.program_id(0) * NUMBERS + tl.arange(0, NUMBERS)
     total = tl.zeros([HELD, NUMBERS], tl.float32)
     for first in range(0, count, HELD):

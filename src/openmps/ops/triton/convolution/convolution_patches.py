@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
-from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.blocks import cdiv
 from openmps.ops.triton.convolution.fused_convolution import rectified
+from openmps.ops.triton.overlap import Overlapping, in_turn
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -81,16 +81,17 @@ def _one_by_one(
     return largest
 
 
-@Launched
+@Overlapping
 @triton.jit(do_not_specialize=["count"])
 def _patches(
     x, weights, biases, y, count, height, width, rows, columns, outputs, along, apart, terms, across, first_y, first_x,
     slope, limit, HAS_BIASES: tl.constexpr, RECTIFIER: tl.constexpr, CHANNELS: tl.constexpr, STEP_Y: tl.constexpr,
     STEP_X: tl.constexpr, TAPS_Y: tl.constexpr, TAPS_X: tl.constexpr, SHIFT_Y: tl.constexpr, SHIFT_X: tl.constexpr,
     DOWN: tl.constexpr, ACROSS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr,
-    RUNS: tl.constexpr, OUTPUTS: tl.constexpr, PATCHES: tl.constexpr, IN_OCTETS: tl.constexpr,
+    RUNS: tl.constexpr, OUTPUTS: tl.constexpr, PATCHES: tl.constexpr, IN_OCTETS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Some channels of some pixels of the result at a time."""
+    in_turn(OVERLAPS)
     PLACES: tl.constexpr = DOWN * ACROSS
     if IN_OCTETS:
         outputs = outputs // 8 * 8  # So that the compiler knows, and stores eight numbers at once.
@@ -120,15 +121,16 @@ def _patches(
     tl.store(y + p[:, None] * outputs + o[None, :], rectified(result, slope, limit, RECTIFIER), is_in)
 
 
-@Launched
+@Overlapping
 @triton.jit(do_not_specialize=["count"])
 def _few_terms(
     x, weights, biases, y, count, height, width, rows, columns, outputs, along, apart, first_y, first_x, slope, limit,
     HAS_BIASES: tl.constexpr, RECTIFIER: tl.constexpr, CHANNELS: tl.constexpr, STEP_Y: tl.constexpr,
     STEP_X: tl.constexpr, TAPS_Y: tl.constexpr, TAPS_X: tl.constexpr, OUTPUTS: tl.constexpr, PATCHES: tl.constexpr,
-    IN_OCTETS: tl.constexpr,
+    IN_OCTETS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Some channels of some pixels, term by term: so few terms would not fill a product of matrices."""
+    in_turn(OVERLAPS)
     if IN_OCTETS:
         outputs = outputs // 8 * 8
     o, p = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS), tl.program_id(0) * PATCHES + tl.arange(0, PATCHES)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.blocks import cdiv
+from openmps.ops.triton.overlap import Overlapping, in_turn
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -25,12 +25,14 @@ _FEW, _OF_ONE_ROW = (16, 512, 4), (2, 2048, 8)
 _ROWS, _COLUMNS = 64, 32
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _few_outputs(
-    x, weights, biases, y, inputs, outputs, HAS_BIASES: tl.constexpr, OUTPUTS: tl.constexpr, TERMS: tl.constexpr
+    x, weights, biases, y, inputs, outputs, HAS_BIASES: tl.constexpr, OUTPUTS: tl.constexpr, TERMS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Some outputs of one row."""
+    in_turn(OVERLAPS)
     row, term = tl.program_id(0).to(tl.int64), tl.arange(0, TERMS)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     total = tl.zeros([OUTPUTS, TERMS], tl.float32)
@@ -46,13 +48,14 @@ def _few_outputs(
     tl.store(y + row * outputs + output, result.to(y.dtype.element_ty), output < outputs)
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _few_outputs_gradient(
     gradient, x, weights, dx, dw, db, rows, inputs, outputs, WITH_SOURCE: tl.constexpr, WITH_SUMS: tl.constexpr,
-    IS_HALF: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    IS_HALF: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Some columns of the source: their gradients, and those of their weights; the first also those of the biases."""
+    in_turn(OVERLAPS)
     kind: tl.constexpr = tl.float16 if IS_HALF else tl.float32
     output, column = tl.arange(0, 16), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_output, is_column = output < outputs, column < inputs

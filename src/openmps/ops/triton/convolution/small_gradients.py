@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
-from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.blocks import cdiv, next_power_of_2
+from openmps.ops.triton.overlap import Overlapping, in_turn
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -41,14 +41,15 @@ def _added(total, left, right, IS_MIXED: tl.constexpr):
     return tl.dot(left, right, total)
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _source_gradient(
     gradient, weights, source, pixels, outputs, inputs, result_rows, result_columns, rows, columns, pitch, first_y,
     first_x, dilation_y, dilation_x, TAPS_Y: tl.constexpr, TAPS_X: tl.constexpr, IS_MIXED: tl.constexpr,
-    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, TERMS: tl.constexpr,
+    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, TERMS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Some pixels of the source times some channels: turned windows over the gradient, a run of channels at a time."""
+    in_turn(OVERLAPS)
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     q, k = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS), tl.arange(0, TERMS)
     column, row, image = p % columns, (p // columns) % rows, p // (columns * rows)
@@ -69,14 +70,15 @@ def _source_gradient(
     tl.store(source + p[:, None] * inputs + q[None, :], total, (p < pixels)[:, None] & is_in)
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _weights_gradient(
     gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch, pitch_of_x,
     first_y, first_x, dilation_y, dilation_x, TAPS: tl.constexpr, TAPS_X: tl.constexpr, IS_MIXED: tl.constexpr,
-    OUTPUTS: tl.constexpr, CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
+    OUTPUTS: tl.constexpr, CHANNELS: tl.constexpr, PIXELS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Some output channels by some channels under one tap, summed over a program's pixels."""
+    in_turn(OVERLAPS)
     block, part, across = tl.program_id(0), tl.program_id(1), tl.cdiv(inputs, CHANNELS)
     tap, output = block % TAPS, block // (TAPS * across) * OUTPUTS + tl.arange(0, OUTPUTS)
     channel, lane = block // TAPS % across * CHANNELS + tl.arange(0, CHANNELS), tl.arange(0, PIXELS)

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
-from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.blocks import cdiv, next_power_of_2
+from openmps.ops.triton.overlap import Overlapping, in_turn
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -34,10 +34,11 @@ _TILE, _TILE_OF_WEIGHTS = (64, 32, 64), (64, 64, 32)
 """Pixels, channels and terms of a program; of weights output channels, factors and pixels: fastest on an H200."""
 
 
-@Launched
+@Overlapping
 @triton.jit
-def _split(numbers, parts, counts, channels, pitches, BLOCK: tl.constexpr):
+def _split(numbers, parts, counts, channels, pitches, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr):
     """Split a block of one of the tensors: the programs of the first come first."""
+    in_turn(OVERLAPS)
     block = tl.program_id(0)
     for index in tl.static_range(len(counts)):
         count = counts[index]
@@ -64,14 +65,15 @@ def _products(a, b, c, x, y, z):
     return tl.dot(a, x, tl.where(total == total, total, 0.0))
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _windows(
     x, weights, biases, y, pixels, outputs, inputs, apart_x, apart_weights, height, width, rows, columns, first_y,
     first_x, step_y, step_x, tap_of_weights, output_of_weights, input_of_weights, taps_x, taps,
-    HAS_BIASES: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, TERMS: tl.constexpr,
+    HAS_BIASES: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, TERMS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Some pixels of the result times some channels: windows over a run of channels of a tap at a time."""
+    in_turn(OVERLAPS)
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     q, k = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS), tl.arange(0, TERMS)
     in_p, in_q, runs = p < pixels, (q < outputs)[None, :], tl.cdiv(inputs, TERMS)
@@ -95,14 +97,15 @@ def _windows(
     tl.store(y + p[:, None] * outputs + q[None, :], total, in_p[:, None] & in_q)
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _weights_gradient(
     gradient, x, parts, pixels, outputs, inputs, apart_gradient, apart_x, each, result_rows, result_columns, rows,
     columns, first_y, first_x, dilation_y, dilation_x, taps_x, taps, OUTPUTS: tl.constexpr, FACTORS: tl.constexpr,
-    PIXELS: tl.constexpr,
+    PIXELS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Some output channels by some of the factors of a window, summed over a program's pixels."""
+    in_turn(OVERLAPS)
     across, down = tl.cdiv(taps * inputs, FACTORS), tl.cdiv(outputs, OUTPUTS)
     block, lane = tl.program_id(0), tl.arange(0, PIXELS)
     part, output = block // (across * down), block // across % down * OUTPUTS + tl.arange(0, OUTPUTS)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.blocks import next_power_of_2
+from openmps.ops.triton.overlap import Overlapping, in_turn
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -22,13 +22,14 @@ MOST_PIXELS = 16
 """Of an image: they are summed one after the other."""
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _soft_max_cross_entropy(
     y, t, losses, gradient, pixels, classes, pitch, pitch_of_labels, weight, kept, added, divisor,
-    CLASSES: tl.constexpr,
+    CLASSES: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """All pixels of one image."""
+    in_turn(OVERLAPS)
     image, at = tl.program_id(0).to(tl.int64), tl.arange(0, CLASSES)
     is_class = at < classes
     total = tl.zeros([CLASSES], tl.float32)

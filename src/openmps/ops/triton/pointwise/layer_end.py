@@ -18,8 +18,8 @@ from torch import Tensor
 
 from openmps.ops.geometry import Axis, Window, empty_image
 from openmps.ops.pointwise.dropout import DropoutMask
-from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.blocks import cdiv, next_power_of_2
+from openmps.ops.triton.overlap import Overlapping, in_turn
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -33,15 +33,16 @@ _PLACES, _PROGRAMS = 64, 245
 """Places of windows of a program at a time, and programs at most, for weights: what was fastest on an H200."""
 
 
-@Launched
+@Overlapping
 @triton.jit(do_not_specialize=["step", "low", "high", "limit", "first_image"])
 def _layer_end(
     x, biases, y, taps, pixels, channels, rows, columns, result_rows, result_columns, pitch, step, low, high, limit,
     first_image, share, HAS_BIASES: tl.constexpr, ROUNDS: tl.constexpr, RECTIFIES: tl.constexpr, TAPS: tl.constexpr,
     ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr, FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr,
-    DROPS: tl.constexpr, HOLDS_STEP: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    DROPS: tl.constexpr, HOLDS_STEP: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Some pixels and channels of the result."""
+    in_turn(OVERLAPS)
     across = tl.cdiv(channels, COLUMNS)
     at = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
     pixel = tl.program_id(0) // across * HELD + tl.arange(0, HELD)
@@ -87,18 +88,19 @@ def _layer_end(
     tl.store(taps + goal, tl.where(passes, chosen, -1).to(tl.int8), there)
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _layer_end_gradient(
     gradient, taps, dx, parts, cells, cells_down, cells_across, channels, rows, columns, result_rows, result_columns,
     pitch, pitch_of_taps, share, TAPS: tl.constexpr, ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr,
     STRIDE_X: tl.constexpr, FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr, IS_RAGGED: tl.constexpr, DROPS: tl.constexpr,
-    SUMS: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """The windows of some pixels and channels of the result, tile after tile, and their sum.
 
     Where windows leave pixels over at the right and at the bottom, there are cells of these behind the others.
     """
+    in_turn(OVERLAPS)
     across = tl.cdiv(channels, COLUMNS)
     part, programs = tl.program_id(0) // across, tl.num_programs(0) // across
     at = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
@@ -131,18 +133,19 @@ def _layer_end_gradient(
         tl.store(parts + part.to(tl.int64) * channels + at, tl.sum(total, 0), at < channels)
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _weights_gradient(
     gradient, taps, x, parts, pixels, channels, inputs, result_rows, result_columns, rows, columns, pitch,
     pitch_of_taps, pitch_of_x, first_y, first_x, step_y, step_x, tap_y, tap_x, pool_y, pool_x, pool_step_y, pool_step_x,
     share, FACTORS: tl.constexpr, TAPS_X: tl.constexpr, TAPS: tl.constexpr, ACROSS: tl.constexpr, DROPS: tl.constexpr,
-    PLACES: tl.constexpr, OUTPUTS: tl.constexpr, HELD: tl.constexpr,
+    PLACES: tl.constexpr, OUTPUTS: tl.constexpr, HELD: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """All output channels by all numbers of a window, and the sums of the channels, over some places of pooled windows.
 
     A place holds its part of a pooled number: that number where the taps say so, else 0.
     """
+    in_turn(OVERLAPS)
     part, programs = tl.program_id(0), tl.num_programs(0)
     q, f, k = tl.arange(0, OUTPUTS), tl.arange(0, HELD), tl.arange(0, PLACES)
     tap, c, is_output = f // inputs, f % inputs, (q < channels)[None, :]

@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor, float16
 
 from openmps.ops.triton.addresses import table
-from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.blocks import cdiv, next_power_of_2
+from openmps.ops.triton.overlap import Overlapping, in_turn
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -80,17 +80,18 @@ def _advanced(
     return v
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _optimizer_update(
     gradients, values, own, results, sizes, rounded, rates, decays, gains, numbers, limits, scales,
     FORMULA: tl.constexpr, CLIPS: tl.constexpr, REGULARIZATION: tl.constexpr, HOLDS_RATES: tl.constexpr,
-    ROUNDED_OF: tl.constexpr, BLOCK: tl.constexpr,
+    ROUNDED_OF: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Update a block of one of the vectors: the programs of the first come first.
 
     The vector whose result ``rounded[i]`` takes is digit i of ROUNDED_OF to the base 16.
     """
+    in_turn(OVERLAPS)
     block = tl.program_id(0)
     for index in tl.static_range(len(sizes)):
         blocks = tl.cdiv(sizes[index], BLOCK)
@@ -185,14 +186,15 @@ def _advance_one(
         tl.store(_place(row, 7, tl.float32, IS_ALIGNED) + at, rounded.to(tl.float32), is_in)
 
 
-@Launched
+@Overlapping
 @triton.jit
 def _optimizer_updates(
     vectors, count, numbers, limits, scales, FORMULA: tl.constexpr, CLIPS: tl.constexpr,
     REGULARIZATION: tl.constexpr, HAS_MAXIMA: tl.constexpr, DECAYS: tl.constexpr, GAINS: tl.constexpr,
-    IS_ALIGNED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    IS_ALIGNED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Update a block of one of so many vectors: the last whose first program does not come after this one."""
+    in_turn(OVERLAPS)
     block, rows = tl.program_id(0), tl.arange(0, ROWS)
     firsts = tl.load(vectors + rows * _COLUMNS + 10, rows < count, 1 << 40)
     row = vectors + (tl.sum((firsts <= block).to(tl.int32), 0) - 1) * _COLUMNS
