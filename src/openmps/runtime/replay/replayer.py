@@ -274,6 +274,7 @@ def _replay(
         deferred.resolve()
     capture.upload.send(values_of(partition, signature), signature.numbers[: partition.numbers])
     capture.recording.replay()
+    capture.upload.stages.leave()
     values = capture.recording.values
     if capture.is_guarded:
         *values, sound = values

@@ -100,6 +100,7 @@ class StaticFunction:
 
     def run(self) -> list[Tensor | None]:
         """Run the works; what comes out, in order."""
+        self.upload.stages.receive()
         memories = {number: each.empty_like() for number, each in self._inner.items()}
         for number, stored in self._beginnings.items():
             memory = memories[number]
