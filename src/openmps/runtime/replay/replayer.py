@@ -149,7 +149,7 @@ class Replayer:
             if entry.sightings < entry.needed:
                 return None, _FIRST
             outcome = WorkOutcome.CAPTURED
-            if _brings_new_memory(signature):
+            if signature.derived and _brings_new_memory(signature):
                 return None, _FIRST
             try:
                 fuses = entry.allow_fusion
@@ -159,9 +159,8 @@ class Replayer:
                 entry.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
                 return None, f"not replayed: {entry.refusal}"
             self._trim()
-        else:
-            if _brings_new_memory(signature):
-                return None, _FIRST
+        elif signature.derived and _brings_new_memory(signature):
+            return None, _FIRST
         if not _replay(entry.capture, partition, signature, works, self._deferred):
             return None, "not replayed: a result may not be finite, and it is looked for where"
         return outcome, ""

@@ -145,7 +145,7 @@ class Signatures:
 
     def look(self, works: Collection[tuple[str, Work]]) -> Signature:
         """The run that a record begins with; of no works if the first one cannot be captured."""
-        return SignatureReader(works, self).signature
+        return _read(works, self)
 
     def inputs(self, place: int, work: Dispatch) -> _Inputs:
         """How the inputs of the dispatch at this place of its run are bound."""
@@ -204,61 +204,57 @@ class Signatures:
 _MOST_KNOWN = 1 << 12
 
 
-class SignatureReader:
-    """One look at a record."""
-
-    def __init__(self, works: Collection[tuple[str, Work]], signatures: Signatures) -> None:
-        self._signatures = signatures
-        self._begin()
-        self._walk(works)
-        self.signature.key = (*self._parts, *self._states())
-
-    def _walk(self, works: Collection[tuple[str, Work]]) -> None:
-        for count, (label, work) in enumerate(works):
-            refusal = self._refusal(work)
-            if not refusal:
-                try:
-                    self._take(work)
-                    continue
-                except Exception as fault:  # The work itself will raise it again.
-                    refusal = f"{type(fault).__name__} when its memory was looked at"
-                # What was noted of this work is forgotten.
-                self._begin()
-                for _, before in islice(works, count):
-                    self._take(before)
-            self.signature.refusal = f"{label}: {refusal}"
+def _read(works: Collection[tuple[str, Work]], signatures: Signatures) -> Signature:
+    """The run that a record begins with."""
+    reading = _Reading(signatures)
+    for count, (label, work) in enumerate(works):
+        try:
+            refusal = reading.take(work)
+        except Exception as fault:  # The work itself will raise it again.
+            refusal = f"{type(fault).__name__} when its memory was looked at"
+            # What was noted of this work is forgotten.
+            reading = _Reading(signatures)
+            for _, before in islice(works, count):
+                reading.take(before)
+        if refusal:
+            reading.signature.refusal = f"{label}: {refusal}"
             break
+    return reading.finish()
 
-    def _begin(self) -> None:
+
+class _Reading:
+    """One look at a record, work by work."""
+
+    def __init__(self, signatures: Signatures) -> None:
+        self._signatures = signatures
         self.signature = Signature()
         self._parts: list[Hashable] = []
         self._numbers: dict[int, int] = {}
         self._storages: list[frozenset[int]] = []
 
-    def _refusal(self, work: Work) -> str:
-        """What stands in the way of taking a work, as far as can be said without looking at its memory."""
-        if isinstance(work, Release) or work is keep_place:
-            return ""
-        if not isinstance(work, Dispatch) or (type(work) is not Dispatch and not work.guards):
-            return "it is no encode of a kernel or graph"
-        if self.signature.dispatches and (work.guards or self.signature.is_guarded):
-            return "results are looked at before what follows may run"
-        return ""
-
-    def _take(self, work: Work) -> None:
-        signature = self.signature
-        if isinstance(work, Release):
-            for memory in work.memories:
-                signature.released.update(map(id, memory.parts()))
-            self._parts.append(Release)
-        elif isinstance(work, Dispatch):
+    def take(self, work: Work) -> str:
+        """Add a work to the run; or say what stands in the way of it."""
+        signature, parts = self.signature, self._parts
+        if isinstance(work, Dispatch):
+            guards = work.guards
+            if type(work) is not Dispatch and not guards:
+                return _NO_ENCODE
+            if signature.dispatches and (guards or signature.is_guarded):
+                return "results are looked at before what follows may run"
             self._take_dispatch(work)
             signature.dispatches.append(work)
             signature.steps += work.function.launches
-            signature.is_guarded = work.guards
+            signature.is_guarded = guards
+        elif isinstance(work, Release):
+            for memory in work.memories:
+                signature.released.update(map(id, memory.parts()))
+            parts.append(Release)
+        elif work is keep_place:
+            parts.append(keep_place)
         else:
-            self._parts.append(keep_place)
+            return _NO_ENCODE
         signature.works += 1
+        return ""
 
     def _take_dispatch(self, work: Dispatch) -> None:
         parts, inputs = self._parts, work.inputs
@@ -278,7 +274,7 @@ class SignatureReader:
         """Note how memory is seen that is not known to stay, and which it is among that of the run."""
         parts, numbers, memories = self._parts, self._numbers, self.signature.memories
         for output_binding in output_bindings:
-            if isinstance(output_binding, Several):
+            if type(output_binding) is Several:
                 parts.append(len(output_binding.each))
                 ends += output_binding.each
             else:
@@ -300,9 +296,9 @@ class SignatureReader:
                     memories.append(memory)
                 parts.append(number)
 
-    def _states(self) -> list[Hashable]:
-        """What there is of the new memory before the run, and what is given back."""
-        states: list[Hashable] = []
+    def finish(self) -> Signature:
+        """The run, whose key ends with what there is of the new memory before it, and what is given back."""
+        states: list[Hashable] = [*self._parts]
         storages: dict[int, int] = {}
         for number, memory in enumerate(self.signature.memories):
             present = memory.host_layout or memory.present
@@ -321,4 +317,8 @@ class SignatureReader:
         released = self.signature.released
         if released:
             states += [number for number, each in enumerate(self.signature.memories) if id(each) in released]
-        return states
+        self.signature.key = tuple(states)
+        return self.signature
+
+
+_NO_ENCODE = "it is no encode of a kernel or graph"
