@@ -16,6 +16,8 @@ from openmps.ops.matrix.combination import CopyElements
 from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.ops.op import Kind, Op
 from openmps.ops.random.random_distributions import FillByPhilox, FillBySequence, Integers
+from openmps.ops.triton.beside import Branch
+from openmps.ops.update.early_updates import EarlyUpdate, UpdatesDone
 from openmps.ops.update.joined_updates import JoinedUpdate
 from openmps.ops.update.muon import Muon
 from openmps.ops.update.optimizers import (
@@ -105,6 +107,8 @@ EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
         JoinedUpdate((_DESCENT, _DESCENT), (8, 8)),
         [0.5, *many(3), None, 0.25, *many(3), (row(77, 78).half(),)],
     ),
+    EarlyUpdate: lambda: (EarlyUpdate(_DESCENT), [0.5, *many(4), None]),
+    UpdatesDone: lambda: (UpdatesDone(), [Branch(torch.device("cpu"), lambda: None)]),
     RunningAverages: lambda: (RunningAverages(0.5), [*rows(4), 2.0]),
     RoundGathered: lambda: (RoundGathered(), [*rows(2), (row(77, 78).half(),), (row(79, 80),)]),
     FillByPhilox: lambda: (FillByPhilox(Integers(), 8, 3), [torch.zeros(2, dtype=torch.int32), 0]),
@@ -134,7 +138,9 @@ def test_what_is_overwritten(kind: type[Op]) -> None:
     """Exactly what is said changes."""
     op, operands = EFFECTS[kind]()
     before = [_copy(operand) for operand in operands]
-    op.run((), *operands)
+    made = op.run((), *operands)
+    if isinstance(made, Branch):
+        made.end()
     changed = [index for index, (now, then) in enumerate(zip(operands, before, strict=True)) if _differ(now, then)]
     said = [index for index in op.overwritten(len(operands)) if operands[index] is not None]
     assert changed == said

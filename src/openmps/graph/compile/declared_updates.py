@@ -18,6 +18,8 @@ from openmps.metal.device import MTLBuffer
 from openmps.metal.execution import Work
 from openmps.metal.memory import Memory
 from openmps.ops.op import Builder, Function, Role, Value, roots_of
+from openmps.ops.rewrite.rule import Place
+from openmps.ops.update.early_updates import begin_early
 from openmps.ops.update.joined_updates import join_updates, kind_of
 from openmps.ops.update.rows import AddRow, PartOfRow, Row
 from openmps.runtime.binding import Binding, MemoryBinding, Number, Numbers, Sum, flat
@@ -60,8 +62,9 @@ def splice_updates(
     ends: Sequence[Binding],
     works: Sequence[Dispatch],
     taken: Sequence[int],
+    place: Place,
 ) -> SplicedUpdates:
-    """A program with updates that were traced.
+    """A program with updates that were traced, to be run at a place.
 
     ``given`` are the bindings of the program's inputs, as far as they are persistent; ``ends`` those of its outputs,
     while the updates were traced. ``taken`` are the stages whose other outputs go to states of the user.
@@ -84,7 +87,12 @@ def splice_updates(
         gradients[int(each.name)] if each.role is Role.SAVED else builder.input(*each) for each in updates.inputs
     ]
     builder.splice(updates, operands)
-    function = program.known(builder.finish())
+    whole = builder.finish()
+    if place is Place.TRITON:
+        memories = [*map(_memory_of, (*given, *bound))]
+        if not any(_EVERYTHING in each for each in memories):
+            whole = begin_early(whole, memories)
+    function = program.known(whole)
     function.origin, function.fused = program.function.origin, program.function.fused
     groups = groupby(outputs, lambda each: (each.stage, each.name == RESULT))
     handed_out = tuple((stage, tuple(each.name for each in group)) for (stage, _), group in groups)

@@ -28,6 +28,7 @@ from openmps.graph.run.encoding import Images, StagesStates, batch_of, persisten
 from openmps.graph.run.training_step import TrainingStep
 from openmps.metal.device import CommandBuffer, MTLCommandQueue
 from openmps.metal.pending import NOT_COMMITTED
+from openmps.ops.rewrite.rule import place_of
 from openmps.runtime.step_trace import StepTrace, Traced, UndeclaredError, depends_on, is_declared
 from openmps.types import MPSNNTrainingStyle
 
@@ -149,7 +150,8 @@ class Updates:
             recorded = [(label, as_update(label, work)) for label, work in trace.take()]
             works = treated(recorded, treatment, self._kept, trace.device)
             own = [place for place in taken if place not in states.held]
-            spliced = splice_updates(program, given, ends, [work for _, work in works], own)
+            place = place_of(trace.device.torch_device)
+            spliced = splice_updates(program, given, ends, [work for _, work in works], own, place)
         except UndeclaredError:
             return Traced(trace, None)
         finally:

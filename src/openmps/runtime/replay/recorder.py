@@ -75,7 +75,8 @@ class CudaRecorder:
     def record(self, run: Run) -> Recording:
         """See `Recorder`."""
         if self._stream is None:
-            self._stream = torch.cuda.Stream(self._device)
+            # Above what begins on a branch of its own and can wait: see `ops.triton.beside`.
+            self._stream = torch.cuda.Stream(self._device, priority=-1)
         if not self._graphs:
             # The engine does not open a pool again whose last graph is gone.
             self._pool = torch.cuda.graph_pool_handle()
