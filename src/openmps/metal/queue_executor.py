@@ -25,6 +25,7 @@ from openmps.metal.in_flight import InFlight
 from openmps.metal.patience import Patience, runs_alike_here
 from openmps.metal.pending import be_in_queue
 from openmps.metal.signals import SignalsHeldBack
+from openmps.metal.stream import current_index
 from openmps.metal.stream_timer import StreamOrder
 from openmps.metal.thread_modes import ThreadModes
 
@@ -333,7 +334,7 @@ class QueueExecutor:
         return turn.ticket.execution
 
     def _launch_here(self, execution: Execution) -> None:
-        if torch.cuda.current_device() == self.device.index:
+        if current_index() == self.device.index:
             execution.launch()
         else:
             with torch.cuda.device(self.device):

@@ -11,6 +11,8 @@ from openmps.errors import MPSDeviceError
 
 _engine: Any = getattr(torch, "_C", None)
 _handle_of: Callable[[int], int] | None = getattr(_engine, "_cuda_getCurrentRawStream", None)
+current_index: Callable[[], int] = getattr(_engine, "_cuda_getDevice", torch.cuda.current_device)
+"""The CUDA device that is current in this thread, once anything was done on one."""
 _streams: dict[tuple[int, int], torch.cuda.Stream] = {}
 DEFAULT = 0
 """The handle of a device's default stream."""

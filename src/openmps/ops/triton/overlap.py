@@ -22,6 +22,7 @@ from openmps.ops.triton.ahead import Launched
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
+_current_index: Callable[[], int] = getattr(getattr(torch, "_C", None), "_cuda_getDevice", torch.cuda.current_device)
 _OVERLAPPING = 9
 """The major compute capability from which launches may overlap."""
 
@@ -50,7 +51,7 @@ class Overlapping(Launched):
 
 def _overlap() -> bool:
     """Whether launches overlap on the current device."""
-    return _is_cuda() and _overlap_on(torch.cuda.current_device())
+    return _is_cuda() and _overlap_on(_current_index())
 
 
 @cache
