@@ -29,6 +29,13 @@ def current_stream(device: torch.device) -> torch.cuda.Stream:
     return stream
 
 
+def is_capturing() -> bool:
+    """Whether the program captures what this thread launches: never on the default stream, which need not be asked."""
+    if _handle_of is not None and _handle_of(current_index()) == DEFAULT:
+        return False
+    return torch.cuda.is_current_stream_capturing()
+
+
 def is_default_stream(device: torch.device) -> bool:
     """Whether the stream that is current in this thread is the device's default one."""
     if _handle_of is None:

@@ -8,7 +8,7 @@ from collections import deque
 import torch
 
 from openmps.metal.execution import Timer
-from openmps.metal.stream import DEFAULT, current_stream
+from openmps.metal.stream import DEFAULT, current_stream, is_capturing
 
 
 class StreamOrder:
@@ -96,7 +96,7 @@ class _StreamTimer:
         if self._events is None:
             return True
         # To ask while the program captures would end its capture.
-        self._has_passed = not torch.cuda.is_current_stream_capturing() and self._events[1].query()
+        self._has_passed = not is_capturing() and self._events[1].query()
         return self._has_passed
 
     def wait(self) -> None:
@@ -111,7 +111,7 @@ class _StreamTimer:
 
     def _measured(self) -> tuple[float, float]:
         """Asked for when they are read: a step of a small network takes as long as a few such questions."""
-        if self._events is None or not self._ended or torch.cuda.is_current_stream_capturing():
+        if self._events is None or not self._ended or is_capturing():
             return self._noticed, self._noticed
         first, last = self._events
         ended = min(self._noticed, self._order.moment_of(last))

@@ -1,8 +1,8 @@
 """Launches that overlap: the next one begins while the one in front of it ends, where a GPU can (from sm_90 on).
 
-A small launch is over before the next one has come to all multiprocessors. A kernel that is `Overlapping` lets the next
-one come as soon as all its own programs have, and waits by itself, at its first line, for what was launched before it:
-nothing is read or written earlier (programmatic dependent launch). Behind other launches it begins as any launch does.
+A small launch is over before the next one has come to all multiprocessors. A kernel that is `Overlapping` comes while
+the programs of the one before end, and waits by itself, at its first line, until that is done: nothing is read or
+written earlier (programmatic dependent launch). To come still earlier would take room from launches on other branches.
 """
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
@@ -31,7 +31,6 @@ _OVERLAPPING = 9
 def in_turn(OVERLAPS: tl.constexpr):
     """The first line of a kernel that is `Overlapping`: wait for all that was launched before."""
     if OVERLAPS:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
 
 

@@ -11,6 +11,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from openmps.metal.stream import is_capturing
 from openmps.ops.triton.addresses import Tables
 
 Run = Callable[[], Sequence[Tensor | None]]
@@ -70,7 +71,7 @@ class CudaRecorder:
 
     def is_taken(self) -> bool:
         """See `Recorder`."""
-        return torch.cuda.is_current_stream_capturing()
+        return is_capturing()
 
     def record(self, run: Run) -> Recording:
         """See `Recorder`."""
