@@ -19,7 +19,6 @@ from openmps.metal.execution import Work
 from openmps.metal.memory import Memory
 from openmps.ops.op import Builder, Function, Role, Value, roots_of
 from openmps.ops.rewrite.rule import Place
-from openmps.ops.update.early_updates import begin_early
 from openmps.ops.update.joined_updates import join_updates, kind_of
 from openmps.ops.update.rows import AddRow, PartOfRow, Row
 from openmps.runtime.binding import Binding, MemoryBinding, Number, Numbers, Sum, flat
@@ -88,10 +87,11 @@ def splice_updates(
     ]
     builder.splice(updates, operands)
     whole = builder.finish()
-    if place is Place.TRITON:
-        memories = [*map(_memory_of, (*given, *bound))]
-        if not any(_EVERYTHING in each for each in memories):
-            whole = begin_early(whole, memories)
+    memories = [*map(_memory_of, (*given, *bound))]
+    if place is Place.TRITON and not any(_EVERYTHING in each for each in memories):
+        from openmps.ops.update.early_updates import begin_early
+
+        whole = begin_early(whole, memories)
     function = program.known(whole)
     function.origin, function.fused = program.function.origin, program.function.fused
     groups = groupby(outputs, lambda each: (each.stage, each.name == RESULT))
