@@ -12,7 +12,7 @@ import torch
 import openmps as mps
 from openmps.graph.run import update
 from openmps.ops.elements import Overwrite
-from openmps.ops.op import Builder, Function, Op, Role
+from openmps.ops.op import Builder, Function, Op, Role, Value
 from openmps.ops.rewrite.rule import Place
 from openmps.ops.update import early_updates
 from openmps.ops.update.early_updates import begin_early
@@ -21,6 +21,8 @@ from openmps.ops.update.optimizers import GradientRule, StochasticGradientDescen
 from openmps.ops.update.rows import Row
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 
+GRADIENT = 4
+"""The value of the last layer's gradient in `function`, behind the inputs."""
 DESCENT = StochasticGradientDescent(1, GradientRule(), 0.0, False)
 
 
@@ -43,8 +45,8 @@ class AtOnce:
         """Nothing is left to do."""
 
 
-def function(between: Callable[[Builder], object]) -> Function:
-    """The last layer's gradient, something, the first layer's gradient; then both updates."""
+def function(between: Callable[[Builder], object], behind: Callable[[Builder], object] = lambda _: None) -> Function:
+    """The last layer's gradient, something, the first layer's gradient; then both updates, and something."""
     builder = Builder()
     x, rate = builder.input(Role.SOURCE, "x"), builder.input(Role.NUMBER, "rate")
     first, last = (builder.input(Role.BUFFER, name) for name in ("first", "last"))
@@ -55,6 +57,7 @@ def function(between: Callable[[Builder], object]) -> Function:
     DESCENT(rate, rows[0], last, last, None)
     DESCENT(rate, rows[1], first, first, None)
     builder.output("gradient", of_first)
+    behind(builder)
     return join_updates(builder.finish())
 
 
@@ -64,6 +67,11 @@ def read_last(builder: Builder) -> None:
 
 def write_last(builder: Builder) -> None:
     Overwrite()(builder.input(Role.BUFFER, "alias of last"), builder.input(Role.SOURCE, "x"))
+
+
+def write_gradient(builder: Builder) -> None:
+    """Something is done to the numbers of the last layer's gradient, in the memory that it was made in."""
+    Overwrite()(Value(builder, GRADIENT), builder.input(Role.SOURCE, "x"))
 
 
 def read_another(builder: Builder) -> None:
@@ -84,6 +92,7 @@ CASES = {
     "reads another": (read_another, (*EARLY, "Times", *FIRST)),
     "reads it": (read_last, ("Times", "Row", "Times", "EarlyUpdate", *FIRST)),
     "writes it": (write_last, ("Times", "Row", "Overwrite", "EarlyUpdate", *FIRST)),
+    "writes the gradient": (write_gradient, ("Times", "Overwrite", "Row", "EarlyUpdate", *FIRST)),
 }
 
 
@@ -110,6 +119,12 @@ def test_updates_begin_where_they_can(between: str, monkeypatch: pytest.MonkeyPa
 def test_updates_of_one_memory_stay_where_they_are() -> None:
     whole = function(read_another)
     assert begun(whole, {"first", "last"}) is whole
+
+
+@pytest.mark.parametrize("behind", [read_last, write_last])
+def test_updates_stay_in_front_of_what_touches_their_results(behind: Callable[[Builder], object]) -> None:
+    whole = function(read_another, behind)
+    assert begun(whole) is whole
 
 
 def test_a_network_trained_so(monkeypatch: pytest.MonkeyPatch) -> None:
