@@ -23,6 +23,8 @@ from openmps.kernels.convolution import (
 )
 from openmps.kernels.optimizers import MPSNNOptimizerAdam, MPSNNOptimizerStochasticGradientDescent
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
+from openmps.ops.op import Op
+from openmps.ops.update.early_updates import EarlyUpdate
 from openmps.ops.update.joined_updates import JoinedUpdate
 from openmps.runtime.dispatch import Dispatch
 from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
@@ -39,8 +41,12 @@ def operations(command_buffer: Any) -> list[str]:
     """Names of all operations that are recorded."""
     works = [work for _, work in command_buffer.encodings]
     equations = [each for work in works if isinstance(work, Dispatch) for each in work.function.equations]
-    ops = [op for each in equations for op in (each.op.updates if isinstance(each.op, JoinedUpdate) else (each.op,))]
-    return [type(op).__name__ for op in ops]
+    return [type(op).__name__ for each in equations for op in updates_of(each.op)]
+
+
+def updates_of(op: Op) -> tuple[Op, ...]:
+    """The updates that an operation joins, or begins early; else itself."""
+    return op.updates if isinstance(op, JoinedUpdate) else (op.update if isinstance(op, EarlyUpdate) else op,)
 
 
 def check(kernel: Any) -> None:
