@@ -30,9 +30,9 @@ def _decode_unorm(stored, numbers, count, maximum, BLOCK: tl.constexpr, OVERLAPS
     tl.store(numbers + at, tl.div_rn(value, tl.zeros([BLOCK], tl.float32) + maximum), at < count)
 
 
-def decode_unorm(stored: Tensor, maximum: int) -> Tensor:
-    """``stored / maximum``, float32, for elements in memory without gaps."""
-    numbers = torch.empty_like(stored, dtype=torch.float32)
+def decode_unorm(stored: Tensor, maximum: int, room: Tensor | None = None) -> Tensor:
+    """``stored / maximum``, float32, for elements in memory without gaps; in ``room``, which lies alike."""
+    numbers = torch.empty_like(stored, dtype=torch.float32) if room is None else room
     _decode_unorm[(cdiv(stored.numel(), _BLOCK),)](stored, numbers, stored.numel(), float(maximum), _BLOCK)
     return numbers
 
@@ -49,12 +49,12 @@ def _encode_unorm(numbers, stored, count, maximum, shift, BLOCK: tl.constexpr, O
     tl.store(stored + at, rounded.to(tl.int32).to(tl.uint8), at < count)
 
 
-def encode_unorm(numbers: Tensor, maximum: int, shift: float) -> Tensor:
+def encode_unorm(numbers: Tensor, maximum: int, shift: float, room: Tensor | None = None) -> Tensor:
     """``maximum * numbers`` as bytes, of memory without gaps: cut to 0 … ``maximum``, rounded to nearest; NaN is 0.
 
-    Behind ``shift`` float32 has no places for fractions.
+    Behind ``shift`` float32 has no places for fractions. In ``room``, which lies alike, where it is given.
     """
-    stored = torch.empty_like(numbers, dtype=torch.uint8)
+    stored = torch.empty_like(numbers, dtype=torch.uint8) if room is None else room
     count = numbers.numel()
     # A product and a sum are rounded each by itself.
     _encode_unorm[(cdiv(count, _BLOCK),)](numbers, stored, count, float(maximum), shift, _BLOCK, enable_fp_fusion=False)

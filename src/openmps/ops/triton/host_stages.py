@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -38,7 +39,7 @@ def _bring_stage(stages, place, turns, words, count, BLOCK: tl.constexpr):
 
 def turns_of(stages: Tensor, device: torch.device) -> Tensor:
     """Memory in which `bring_stage` counts, which begins with the first stage."""
-    return torch.zeros(triton.cdiv(stages.shape[1], _BLOCK), dtype=torch.int64, device=device)
+    return torch.zeros(cdiv(stages.shape[1], _BLOCK), dtype=torch.int64, device=device)
 
 
 def bring_stage(stages: Tensor, place: Tensor, turns: Tensor) -> None:

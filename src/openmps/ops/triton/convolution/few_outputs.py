@@ -87,7 +87,7 @@ def few_outputs(x: Tensor, weights: Tensor, biases: Tensor | None, dtype: torch.
     (rows, inputs), outputs = x.shape, weights.shape[0]
     y = torch.empty((rows, outputs), dtype=dtype, device=x.device)
     at_once, terms, warps = _FEW if outputs <= _FEW[0] else _OF_ONE_ROW
-    _few_outputs[(rows, triton.cdiv(outputs, at_once))](
+    _few_outputs[(rows, cdiv(outputs, at_once))](
         x, weights, y if biases is None else biases, y, inputs, outputs, biases is not None, at_once, terms,
         num_warps=warps,
     )  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -35,5 +36,5 @@ def four_channels(x: Tensor) -> Tensor:
     """``[..., 3]`` without gaps, float16, as ``[..., 4]``, the last of which are 0."""
     y = torch.empty((*x.shape[:-1], 4), dtype=x.dtype, device=x.device)
     count = x.numel() // 3
-    _four_channels[(triton.cdiv(count, _ROWS),)](x.view(torch.int16), y.view(torch.int64), count, _ROWS)
+    _four_channels[(cdiv(count, _ROWS),)](x.view(torch.int16), y.view(torch.int64), count, _ROWS)
     return y

@@ -21,6 +21,7 @@ from torch import Tensor
 from openmps.ops.geometry import Window, empty_image
 from openmps.ops.triton.addresses import zeros
 from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.convolution.fused_convolution import rectified
 
 triton: Any = import_module("triton")
@@ -177,12 +178,12 @@ def half_convolution(
     y = empty_image(x, outputs, window.result)
     is_plain = _is_plain(window) and (addend is None or _is_plain(addend.window))
     images, (height, width) = (1, (y.numel() // outputs, 1)) if is_plain else (len(x), window.result)
-    columns = min(tile.pixels, triton.next_power_of_2(width))
+    columns = min(tile.pixels, next_power_of_2(width))
     rows = tile.pixels // columns
-    down, across = triton.cdiv(height, rows), triton.cdiv(width, columns)
-    grid = images * down * across, triton.cdiv(outputs, tile.channels), tile.splits
+    down, across = cdiv(height, rows), cdiv(width, columns)
+    grid = images * down * across, cdiv(outputs, tile.channels), tile.splits
     digits = (inputs // tile.terms).bit_length() - 1
-    runs_each = triton.cdiv(taps_y * taps_x << digits, tile.splits)
+    runs_each = cdiv(taps_y * taps_x << digits, tile.splits)
     parts = arrived = y
     if tile.splits > 1:
         parts = x.new_empty((grid[0] * grid[1] * tile.splits, tile.pixels * tile.channels), dtype=torch.float32)

@@ -9,7 +9,7 @@ Long sums are split over several programs, whose sums are added in a fixed order
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,19 +66,59 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     columns by rows: those who read the larger factor split it in registers.
     """
     (rows, terms), columns = left.shape, right.shape[1]
-    if terms <= _FEW_TERMS and min(rows, columns) >= _MANY and left.stride(0) == right.stride(1) == 1:
+    if _is_split_before(left, right):
         gradient, x = split(Operand(left, rows, left.stride(1)), Operand(right, columns, right.stride(0)))
         return weights_gradient(gradient, x, torch.Size((rows, 1, 1, columns)), _PIXEL).view(rows, columns)
-    shape, apart, across = (rows, columns), (columns, 1), _COLUMNS
-    if rows <= _ROWS < columns:
-        left, right, rows, columns = right.t(), left.t(), columns, rows
-        apart, across = (1, rows), 2 * _COLUMNS if columns > _COLUMNS else _COLUMNS
+    form = _form_of(rows, terms, columns)
+    parts = torch.empty((form.parts, rows, columns), dtype=torch.float32, device=left.device)
+    _launch(left, right, parts[0], form)
+    return sum_of_parts(parts)
+
+
+def product_into(result: Tensor, left: Tensor, right: Tensor) -> bool:
+    """The same in memory of any strides, where no sum is split; whether it is so."""
+    form = _form_of(left.shape[0], left.shape[1], right.shape[1])
+    if form.parts != 1 or _is_split_before(left, right):
+        return False
+    _launch(left, right, result, form)
+    return True
+
+
+class _Form(NamedTuple):
+    """How a product is launched."""
+
+    is_turned: bool
+    """Whether as its transpose."""
+    blocks: int
+    across: int
+    """Columns of a block."""
+    each: int
+    """Terms of a part of a sum."""
+    parts: int
+
+
+def _form_of(rows: int, terms: int, columns: int) -> _Form:
+    is_turned, across = rows <= _ROWS < columns, _COLUMNS
+    if is_turned:
+        rows, columns = columns, rows
+        across = 2 * _COLUMNS if columns > _COLUMNS else _COLUMNS
     blocks = cdiv(rows, _ROWS) * cdiv(columns, across)
     each = cdiv(cdiv(terms, max(1, min(_PROGRAMS // blocks, terms // 128))), _TERMS) * _TERMS
-    count = cdiv(terms, each)
-    parts = torch.empty((count, *shape), dtype=torch.float32, device=left.device)
-    _product[(blocks, count)](
-        left, right, parts, rows, columns, terms, each, *left.stride(), *right.stride(), *apart, _ROWS, across, _TERMS,
-        num_warps=4, num_stages=4,
+    return _Form(is_turned, blocks, across, each, cdiv(terms, each))
+
+
+def _is_split_before(left: Tensor, right: Tensor) -> bool:
+    rows, terms = left.shape
+    is_long = terms <= _FEW_TERMS and min(rows, right.shape[1]) >= _MANY
+    return is_long and left.stride(0) == right.stride(1) == 1
+
+
+def _launch(left: Tensor, right: Tensor, result: Tensor, form: _Form) -> None:
+    """Into the memory of a result, and of as many more behind it without gaps as there are parts of sums."""
+    if form.is_turned:
+        left, right, result = right.t(), left.t(), result.t()
+    (rows, terms), columns = left.shape, right.shape[1]
+    _product[(form.blocks, form.parts)](
+        left, right, result, rows, columns, terms, form.each, *left.stride(), *right.stride(), *result.stride(),
+        _ROWS, form.across, _TERMS, num_warps=4, num_stages=4,
     )  # fmt: skip
-    return sum_of_parts(parts)
