@@ -98,11 +98,13 @@ class Elements(View[ElementsShape]):
         """The bytes of the elements and of the gaps between them."""
         return (self.buffer.region(self.offset, self.count * TORCH_TYPES[self.shape.stored_as].itemsize),)
 
-    def take(self, value: Tensor, *, is_shared: bool) -> None:
+    def take(self, value: Tensor | None, *, is_shared: bool) -> None:
         """Store elements in their place; where that is a whole buffer without memory yet, they become its memory.
 
-        They may be a view of the same memory.
+        They may be a view of the same memory. None are those that the function has put there.
         """
+        if value is None:
+            return
         if self._is_new_and_all_of(value) and self.buffer.bind_unless_allocated(value.clone() if is_shared else value):
             return
         place = self.value()

@@ -63,7 +63,7 @@ class Binding(ABC):
         raise TypeError(f"{type(self).__name__} is not an output")
 
     def room(self) -> Tensor | None:
-        """Of an output: the memory where its elements go, if it is there."""
+        """Of an output: the memory where its elements go, if it is there; `take` gets None of what was put into it."""
         return None
 
     # --- for replays -------------------------------------------------------------------------------------------------
