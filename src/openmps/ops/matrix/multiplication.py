@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openmps.ops.matrix.products import exact_product_into, product, wide_product
+from openmps.ops.matrix.products import product, product_into, wide_product
 from openmps.ops.op import Kind, Op
+
+_SUMS = torch.float32, torch.float64
+"""The types that sums are kept in."""
 
 
 def batch_product(left: Tensor, right: Tensor) -> Tensor:
@@ -18,7 +21,7 @@ def batch_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _wide(factor: Tensor) -> Tensor:
-    return factor if factor.dtype in (torch.float32, torch.float64) else factor.float()
+    return factor if factor.dtype in _SUMS else factor.float()
 
 
 def matrix_product(
@@ -50,11 +53,11 @@ def matrix_product_into(
     alpha: float,
     beta: float,
 ) -> bool:
-    """`matrix_product`, in memory for it: of one pair of matrices on a GPU and nothing else."""
-    if addend is not None or alpha != 1.0 or len(left) != 1:
+    """`matrix_product`, in memory for it: of one pair of float32 or float64 matrices and nothing else."""
+    if addend is not None or alpha != 1.0 or len(left) != 1 or left.dtype not in _SUMS or right.dtype != left.dtype:
         return False
     factors = left.mT if transpose_left else left, right.mT if transpose_right else right
-    return exact_product_into(room[0], factors[0][0], factors[1][0])
+    return product_into(room[0], factors[0][0], factors[1][0])
 
 
 class MatrixProduct(Op, of=matrix_product, into=matrix_product_into, kind=Kind.CONTRACTION, half=True):

@@ -59,8 +59,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     oneDNN wants the rows of the left and the columns of the right factor in one piece and copies what is not. MKL takes
     half its time then on an Intel processor, and up to twice its time on an AMD one.
     """
-    by_onednn = _takes_onednn(left) and not CpuChoice.PRODUCTS.takes_intel
-    if _onednn_product is not None and by_onednn and not _is_small(left, right.t()):
+    if _onednn_product is not None and _goes_to_onednn(left, right):
         return _onednn_product(left, right.t(), None, "none", [], "")
     if _is_exact_on_gpu(left, right):
         from openmps.ops.triton.matrix.products import product as exact
@@ -79,13 +78,16 @@ def put_product(result: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return result.copy_(product(left, right)) if _is_exact_on_gpu(left, right) else torch.mm(left, right, out=result)
 
 
-def exact_product_into(result: Tensor, left: Tensor, right: Tensor) -> bool:
-    """`product` in memory that is there, at whatever strides, where it takes one launch on a GPU."""
-    if result.dtype != torch.float32 or not _is_exact_on_gpu(left, right):
+def product_into(result: Tensor, left: Tensor, right: Tensor) -> bool:
+    """`product` in memory of its shape and type, at whatever strides; False where it cannot go there."""
+    if result.dtype != left.dtype or result.shape != (left.shape[0], right.shape[1]) or _goes_to_onednn(left, right):
         return False
-    from openmps.ops.triton.matrix.products import product_into
+    if _is_exact_on_gpu(left, right):
+        from openmps.ops.triton.matrix.products import product_into as exact
 
-    return product_into(result, left, right)
+        return exact(result, left, right)
+    torch.mm(left, right, out=result)
+    return True
 
 
 def two_products(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -127,6 +129,12 @@ def _is_exact_on_gpu(left: Tensor, right: Tensor) -> bool:
         return False
     products = left.shape[0] * left.shape[1] * right.shape[1]
     return 0 < products <= _MOST_PRODUCTS and triton.runs_on(left.device)
+
+
+def _goes_to_onednn(left: Tensor, right: Tensor) -> bool:
+    """Whether `product` of two factors is oneDNN's, which makes memory for it."""
+    by_onednn = _takes_onednn(left) and not CpuChoice.PRODUCTS.takes_intel
+    return _onednn_product is not None and by_onednn and not _is_small(left, right.t())
 
 
 def _is_small(rows: Tensor, columns: Tensor) -> bool:
