@@ -75,9 +75,8 @@ class Op:
     """Whether it writes the memory of operands, so that it runs even if nobody reads its results."""
     takes_device_numbers: ClassVar[bool] = False
     """Whether a number among its operands may come as a tensor without axes on the device: float64 or int64."""
-    fill: ClassVar[Callable[..., bool] | None] = None
-    """Puts the one result into memory that is given first, before operands and fields; False where it does not."""
     _function: ClassVar[Callable[..., Any]]
+    _into: ClassVar[Callable[..., bool]]
     _takes_half: ClassVar[bool] = False
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -93,9 +92,8 @@ class Op:
         has_effect: bool | None = None,
     ) -> None:
         super().__init_subclass__()
-        function = None if of is None else staticmethod(of)
-        fill = None if into is None else staticmethod(into)
-        said = {"_function": function, "fill": fill, "kind": kind, "results": results, "_takes_half": half}
+        function, put = (None if each is None else staticmethod(each) for each in (of, into))
+        said = {"_function": function, "_into": put, "kind": kind, "results": results, "_takes_half": half}
         for name, value in {**said, "gives_view": gives_view, "has_effect": has_effect}.items():
             if value is not None:
                 setattr(cls, name, value)
@@ -133,6 +131,12 @@ class Op:
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Values:
         """Compute: ``wanted[i]`` says whether somebody reads result i; of one result a tensor, of several a tuple."""
         return self._function(*operands, **vars(self))
+
+    def put(self, room: Tensor, operands: Sequence[Any]) -> bool:
+        """Have the result in memory on the operands' device that none of them lies in; False where nothing is done."""
+        storage = room.untyped_storage().data_ptr()
+        shares = any(isinstance(each, Tensor) and each.untyped_storage().data_ptr() == storage for each in operands)
+        return operands[0].device == room.device and not shares and self._into(room, *operands, **vars(self))
 
     def __call__(self, *operands: Any) -> Any:
         """Apply to values (None for an operand that is left out): a value for each result, the one itself if one."""
@@ -330,7 +334,7 @@ class Function:
         self.value_count = value_count
         self.equations = _live(equations, set(output_values))
         self.actions = _actions(self.equations, set(output_values))
-        self.fills = bool(self.actions) and self.actions[-1].writes == output_values and _fills(self.actions[-1])
+        self.fills = any(each.writes == output_values and hasattr(each.op, "_into") for each in self.actions[-1:])
         """Whether `run` may put the one output into memory that it is given."""
         self.launches = sum([action.op.launches for action in self.actions])
         """Those of all operations; see `Op.launches`."""
@@ -394,22 +398,20 @@ class Function:
     def run(self, values: list[Any], room: Tensor | None = None) -> list[Any]:
         """Run every equation. ``values`` are those of the inputs, in order; returns the outputs'.
 
-        ``room`` is where the output goes: the last operation, or a form on the CPU, may write it there, unless that is
-        an operand's memory, too; the output is None then.
+        ``room`` is where the output goes: the last operation or a form on the CPU may put it there. It is None then.
         """
         if self.on_cpu is not None and values[0].is_cpu:
             made = self.on_cpu(values, room)
             if made is not None:
                 return made
-        # One place more than there are values: what is left out, -1, reads the last one.
-        given, values = values, [None] * (self.value_count + 1)
+        given, values = values, [None] * (self.value_count + 1)  # what is left out, -1, reads the last one
         for index, value in zip(self.input_values, given, strict=True):
             values[index] = value
         given.clear()
-        place, last = values.__getitem__, self.actions[-1] if room is not None and self.fills else None
+        place, last = values.__getitem__, self.actions[-1] if self.fills else None
         for action in self.actions:
             op, reads, writes, wanted, frees = action
-            if action is last and room is not None and _filled(op, room, [*map(place, reads)]):
+            if room is not None and action is last and op.put(room, [*map(place, reads)]):
                 return [None]
             made = op.run(wanted, *map(place, reads))
             if len(writes) == 1:
@@ -445,20 +447,6 @@ class Function:
             for equation in self.equations
         ]
         return f"Function(inputs={[f'{each.role.name}:{each.name}' for each in self.inputs]}, " + "; ".join(lines) + ")"
-
-
-def _fills(action: Action) -> bool:
-    return action.op.results == 1 and action.op.fill is not None
-
-
-def _filled(op: Op, room: Tensor, operands: list[Any]) -> bool:
-    """Whether the result was put into memory on the operands' device that none of them lies in."""
-    storage = room.untyped_storage().data_ptr()
-    if operands[0].device != room.device or op.fill is None:
-        return False
-    if any(isinstance(each, Tensor) and each.untyped_storage().data_ptr() == storage for each in operands):
-        return False
-    return op.fill(room, *operands, **vars(op))
 
 
 def _live(equations: Sequence[Equation], outputs: set[int]) -> tuple[Equation, ...]:
