@@ -90,8 +90,8 @@ def start(
     return started
 
 
-def finish(started: Sequence[Started], timeout: float = 90) -> list[Ended]:
-    """How all have ended; those that have not in ``timeout`` seconds are killed."""
+def finish(started: Sequence[Started], timeout: float = 200) -> list[Ended]:
+    """How all have ended; those that hang, also for a machine that is busy, ``timeout`` seconds, are killed."""
     end = time.monotonic() + timeout
     for each in started:
         each.process.join(max(0.0, end - time.monotonic()))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -335,7 +336,7 @@ def _sample_in_bags(x: Tensor, rows: Tensor, columns: Tensor, edge_mode: MPSImag
     None where those do not serve: other devices and types, and numbers that are not finite but might be left out.
     """
     images, channels, height, width = x.shape
-    shape = torch.broadcast_shapes(rows.shape, columns.shape, (images, 1, 1, 1))
+    shape = np.broadcast_shapes(rows.shape, columns.shape, (images, 1, 1, 1))
     if x.is_cuda or x.dtype != torch.float32 or not x.numel() or images * height * width >= 2**31:
         return None
     table = x.permute(0, 2, 3, 1).reshape(images * height * width, channels)
@@ -370,7 +371,7 @@ def _pair(position: Tensor, length: int, edge_mode: MPSImageEdgeMode) -> tuple[T
 def _sample_by_taps(x: Tensor, rows: Tensor, columns: Tensor, edge_mode: MPSImageEdgeMode) -> Tensor:
     """`sample`, one of the four pixels of each position after the other."""
     images, channels, height, width = x.shape
-    shape = torch.broadcast_shapes(rows.shape, columns.shape, (images, 1, 1, 1))
+    shape = np.broadcast_shapes(rows.shape, columns.shape, (images, 1, 1, 1))
     table = x.permute(0, 2, 3, 1).reshape(images * height * width, channels)
     first = torch.arange(images, device=x.device).view(-1, 1, 1, 1) * (height * width)
     size = (shape[0] * shape[1], shape[2], shape[3])

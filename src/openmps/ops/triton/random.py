@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,7 +56,7 @@ def _words(
 def philox(counter: Sequence[int | Tensor], key: tuple[int, int]) -> Tensor | None:
     """Random words int64 ``[4, *common shape]``; None of counters that have more than two axes."""
     held = [each for each in counter if isinstance(each, Tensor)]
-    shape = torch.broadcast_shapes(*(each.shape for each in held))
+    shape = np.broadcast_shapes(*(each.shape for each in held))
     if len(shape) > 2:
         return None
     words = torch.empty((4, *shape), dtype=torch.int64, device=held[0].device)

@@ -9,6 +9,7 @@ import math
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,7 +164,7 @@ def takes(x: Tensor, *axes: Stretch) -> bool:
 
 def samples(x: Tensor, rows: Tensor, columns: Tensor) -> bool:
     """Whether `sample` is for these images and positions."""
-    shape = torch.broadcast_shapes(rows.shape, columns.shape, (len(x), 1, 1, 1))
+    shape = np.broadcast_shapes(rows.shape, columns.shape, (len(x), 1, 1, 1))
     return takes(x) and math.prod(shape) < _MOST_PIXELS
 
 
@@ -194,7 +195,7 @@ def interpolate_gradient(gradient: Tensor, rows: Stretch, columns: Stretch) -> T
 def sample(x: Tensor, rows: Tensor, columns: Tensor, *, clamps: bool) -> Tensor:
     """See `openmps.ops.resample.resample.sample`: positions are float64."""
     images, channels, height, width = x.shape
-    shape = torch.broadcast_shapes(rows.shape, columns.shape, (images, 1, 1, 1))
+    shape = np.broadcast_shapes(rows.shape, columns.shape, (images, 1, 1, 1))
     _, times, high, wide = shape
     y = torch.empty((images * times, high, wide, channels), dtype=x.dtype, device=x.device).permute(0, 3, 1, 2)
     if y.numel():
