@@ -512,6 +512,21 @@ def test_a_capture_holds_neither_weights_nor_images_and_goes_with_the_weights() 
     assert recorder.retired == 1
 
 
+def test_a_capture_goes_with_the_data_set_that_it_reads() -> None:
+    bench, selection = Bench.on(CPU), mps.training.ImageSelection(mps.mtl_device("cpu"))
+    bench.queue._executor.player = Replayer(CPU, _Forgetful(), 0)
+    data, order = (
+        [bench.image(_values(1, (3, 2, 4, 3)))],
+        mps.MPSVector.from_numpy(bench.device, np.zeros(1, np.uint32)),
+    )
+    for _ in range(3):
+        _encoded(bench, lambda buffer: selection.encode_batch(buffer, data[0], order, bench.batch(_values(2))))
+    assert replayer_of(bench.queue).captures == 1
+    held = weakref.ref(data.pop().storage.block)
+    gc.collect()
+    assert (held(), replayer_of(bench.queue).captures) == (None, 0)
+
+
 def test_captures_go_with_their_queue() -> None:
     bench = Bench.on(CPU)
     bench.queue = replaying_queue(CPU)

@@ -16,8 +16,10 @@ from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError, MTLExecutionError
 from openmps.kernels.selection import AlternatingFlip, ImageSelection
 from openmps.runtime.devices import mtl_device
+from openmps.runtime.replay import replayer
 from openmps.types import MPSDataType
 from oracles import selection as oracle
+from replay_twin import outcomes, replaying_queue
 
 CPU = mtl_device("cpu")
 SEED = 2**41 + 9
@@ -37,6 +39,30 @@ def test_selection(channel_format: Any, device: torch.device) -> None:
     expected = oracle.selected(numbers(data), chosen)
     note_error(ImageSelection, "forward", device, numbers(batch), expected)
     np.testing.assert_array_equal(numbers(batch), expected)
+
+
+def test_replays_read_the_data_set_in_place(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large it is, and what is written to it meanwhile; another one is another data set."""
+    monkeypatch.setattr(replayer, "MOST_COPIED", 64)
+    bench, selection = Bench.on(device), ImageSelection(Bench.on(device).device)
+    bench.queue = replaying_queue(device)
+    first, second = (bench.image(drawn(name, (6, 3, 2, 4))) for name in ("first", "second"))
+    order = [5, 0, 3, 3, 1]
+    vector = whole_numbers(bench, order)
+
+    def taken(data: Any, place: int) -> str:
+        selection.first, batch, command_buffer = place, bench.batch(np.ones((2, 3, 2, 4))), bench.command_buffer()
+        selection.encode_batch(command_buffer, data, vector, batch)
+        finish(command_buffer)
+        np.testing.assert_array_equal(numbers(batch), oracle.selected(numbers(data), order[place : place + 2]))
+        (became,) = outcomes(command_buffer)
+        return became
+
+    assert [taken(first, place) for place in (0, 1, 2, 0, 3)][-2:] == ["replayed"] * 2
+    first.write_bytes(np.full((2, 4, 3), 9.0, np.float32), image_index=3)
+    assert taken(first, 1) == "replayed"
+    found = [taken(data, place) for data, place in ((second, 1), (first, 2), (second, 0), (second, 3), (second, 1))]
+    assert found[1] == found[-1] == "replayed" != found[0]
 
 
 def test_a_number_that_no_image_has(device: torch.device) -> None:

@@ -60,7 +60,8 @@ class ImageSelection(_ByNumber):
     ``X`` is an image object of many images, a data set on the device; the batch may be of any size, and a number may
     come again. Numbers are UINT32, the order of an epoch, of which each batch takes some from `first` on; they are read
     when the work runs. One that no image has fails the command buffer on the CPU, and makes an image of zeros on a GPU.
-    Labels are images, too: one channel a class.
+    Labels are images, too: one channel a class. Replays read ``X`` in place, so that it has to be the same object at
+    each step.
 
     Raises:
         MPSArgumentError: In an encode, there is not a number for each image of the destination, or its images have
@@ -71,7 +72,7 @@ class ImageSelection(_ByNumber):
     >>> selection.encode_batch(command_buffer, data, numbers, batch)
     """
 
-    _arguments = (Argument("source_image", MPSImage), _NUMBERS, _DESTINATIONS)
+    _arguments = (Argument("source_image", MPSImage, stays=True), _NUMBERS, _DESTINATIONS)
 
     def encode_batch(
         self,

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from openmps.core.elements import Elements, ElementsShape, Part
+from openmps.core.image.staying import staying
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer, check_operand, check_reads_left
 from openmps.core.kernel.lowering_context import FunctionContext
@@ -59,7 +60,8 @@ class Argument:
     is_optional: bool = False
     may_overlap: bool = True
     """Whether it may share memory with other operands; all of them are read before anything is stored."""
-
+    stays: bool = False
+    """Whether programs read the same object again and again, a data set: replays read it in place, and no other."""
     remedy: str = ""
     """What to do where an object of another class is passed."""
 
@@ -76,7 +78,7 @@ class Argument:
                 raise MPSTypeError(who, self.name, "is needed", None)
             raise MPSTypeError(who, self.name, f"must be an {self.kind}", type(given).__name__, self.remedy)
         check_operand(who, self.name, given, command_buffer)
-        view = given.whole()
+        view = staying(given.whole()) if self.stays else given.whole()
         if self.stored_as and view.shape.stored_as not in self.stored_as:
             rule = f"must hold {' or '.join(each.name for each in self.stored_as)}"
             raise MPSArgumentError(who, self.name, rule, view.shape.stored_as.name)
