@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from interpreter import triton_place
+from openmps.ops import triton
 from openmps.ops.image import separable, windows
 from openmps.ops.image.separable import Profile, Shape
 
@@ -45,6 +46,14 @@ def test_windows_of_any_weights(shape: tuple[int, ...], dtype: torch.dtype, plac
     numbers = region.cpu().numpy()
     found = windows.correlate(region, torch.from_numpy(weights).to(place), -3.5)
     _check(found, _sums(numbers, weights) - 3.5, _sums(numbers, np.abs(weights)) + 3.5, weights.size)
+
+
+@pytest.mark.parametrize("shape", [Shape.FLAT, Shape.TRIANGLE], ids=lambda each: each.name)
+def test_whole_weights_bit_for_bit(shape: Shape, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    region, profile = _region((2, 3, 20, 23), place, torch.uint8), Profile(shape)
+    found = separable.separable_bytes(region, (9, 5), profile)
+    monkeypatch.setattr(triton, "runs_on", lambda device: False)
+    assert torch.equal(found, separable.separable_bytes(region, (9, 5), profile))
 
 
 def test_bells_of_bytes(place: torch.device) -> None:

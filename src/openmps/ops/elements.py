@@ -164,7 +164,12 @@ class Widen(Op, kind=Kind.STORAGE):
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
         """See the class."""
-        return operands[0].to(torch.float32)
+        stored = operands[0]
+        if stored.dtype == torch.uint8 and _fits_one_pass(stored):
+            from openmps.ops.triton.elements import decode_unorm
+
+            return decode_unorm(stored, 1)
+        return stored.to(torch.float32)
 
 
 class Channels(_Storage):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from openmps.ops import triton
 from openmps.types import MPSImageEdgeMode
 
 # Axes of an image tensor [N, C, H, W].
@@ -336,6 +337,12 @@ def read_adjoint(gradient: Tensor, window: Window, edge_mode: MPSImageEdgeMode) 
 
 def _read_clamped(x: Tensor, window: Window) -> Tensor:
     """Read the region; outside the source, the nearest pixel of the edge."""
+    if triton.runs_on(x.device):
+        from openmps.ops.triton import geometry as kernels
+
+        if kernels.is_packed(x):
+            down, across = (range(axis.first, axis.first + axis.read) for axis in (window.y, window.x))
+            return kernels.clamped(x, down, across)
     rows, columns = _nearest(window.y), _nearest(window.x)
     nearest = x[:, :, rows.start : rows.stop, columns.start : columns.stop]
     down, across = _repeats(window.y, len(rows)), _repeats(window.x, len(columns))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from openmps.ops import triton
 from openmps.ops.geometry import empty_image
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSAlphaType
@@ -18,6 +21,8 @@ def gray(x: Tensor, weights: tuple[float, float, float]) -> Tensor:
     channels = min(x.shape[1], _ALPHA)
     if channels == 1:
         return x[:, :1]
+    if (kernels := _kernels(x)) is not None:
+        return kernels.gray(x, weights)
     if x.device.type == "cpu":  # as products of a matrix: of three numbers of four PyTorch adds one by one
         pixels = x.permute(0, 2, 3, 1).numpy()
         return torch.from_numpy(pixels[..., :channels] @ np.array(weights[:channels], pixels.dtype))[:, None]
@@ -52,6 +57,9 @@ def convert_alpha(
 
     Alpha is 1 in the first row and in the first column.
     """
+    kinds = source, result
+    if kinds == (MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED) and (kernels := _kernels(x)) is not None:
+        return kernels.premultiplied(x)
     alpha = x[:, _ALPHA:]
     is_multiplied = source is MPSAlphaType.NON_PREMULTIPLIED and result is not source
     whole = x * alpha if is_multiplied else x.clone(memory_format=torch.channels_last)
@@ -70,6 +78,15 @@ def convert_alpha(
         for channel, value in enumerate(background):
             colour[:, channel : channel + 1].add_(rest, alpha=value)
     return whole
+
+
+def _kernels(x: Tensor) -> Any:
+    """The module of faster forms where they take such images."""
+    if not triton.runs_on(x.device):
+        return None
+    from openmps.ops.triton.image import colour as kernels
+
+    return kernels if kernels.takes(x) else None
 
 
 class Gray(Op, of=gray, kind=Kind.REDUCTION, gives_view=True):

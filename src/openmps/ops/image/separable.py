@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum, auto
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,10 @@ from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat
 
 _LARGEST = 255
 """Byte."""
+_FEW = 24
+"""Pixels of a window that Triton adds up sooner one by one than in sums of two, four, eight …"""
+_EXACT = 1 << 24
+"""Up to which float32 has all whole numbers."""
 
 
 class Shape(Enum):
@@ -65,6 +70,12 @@ class Profile(NamedTuple):
             weights = middle + 1 - distance.abs()
         return weights / weights.sum()
 
+    def counts(self, size: int) -> tuple[float, ...]:
+        """How often a flat or a triangular window of ``size`` taps adds each of them."""
+        if self.shape is Shape.FLAT:
+            return (1.0,) * size
+        return tuple([(size + 1) / 2 - abs(tap - size // 2) for tap in range(size)])
+
 
 def separable(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, profile: Profile) -> Tensor:
     """Weigh the pixels of each window: ``[N, C, H, W]`` to ``[N, C, window.y.result, window.x.result]``."""
@@ -82,11 +93,15 @@ def separable_bytes(region: Tensor, size: tuple[int, int], profile: Profile) -> 
     if profile.shape is Shape.BELL:
         numbers = region
         for length, dimension in zip(size, (ROWS, COLUMNS), strict=True):
-            weights = profile.weights(length, region) / (_LARGEST if dimension == ROWS else 1.0)
             whole = Axis(numbers.shape[dimension], numbers.shape[dimension] - length + 1, length, offset=length // 2)
-            numbers = _correlated(numbers, weights, whole, dimension)
+            numbers = _correlated(numbers, profile, whole, dimension, _LARGEST if dimension == ROWS else 1)
         return numbers
     total = math.prod(math.prod(each) for each in profile.spans(size))
+    if max(size) <= _FEW and total * _LARGEST < _EXACT and _sums_in_triton(region, max(size)):
+        from openmps.ops.triton.image.taps import sum_along
+
+        down, across = map(profile.counts, size)
+        return sum_along(sum_along(region, down, ROWS, 1.0), across, COLUMNS, 1.0 / (total * _LARGEST))
     x = region.to(torch.int16 if total * _LARGEST < 1 << 15 else torch.int32)
     for lengths, dimension in zip(profile.spans(size), (ROWS, COLUMNS), strict=True):
         for length in lengths:
@@ -125,7 +140,7 @@ def _along(x: Tensor, axis: Axis, dimension: int, edge_mode: MPSImageEdgeMode, p
     if profile.shape is Shape.TRIANGLE:
         half = (axis.size + 1) // 2
         return window_sums(window_sums(region, half, dimension), half, dimension).div_(half * half)
-    return _correlated(region, profile.weights(axis.size, x), axis, dimension)
+    return _correlated(region, profile, axis, dimension)
 
 
 def window_sums(x: Tensor, size: int, dimension: int) -> Tensor:
@@ -152,14 +167,14 @@ def window_sums(x: Tensor, size: int, dimension: int) -> Tensor:
     return total
 
 
-def _correlated(region: Tensor, weights: Tensor, axis: Axis, dimension: int) -> Tensor:
-    """The region with weights along one axis, channel by channel; bytes as numbers of 0 … 255."""
-    if triton.runs_on(region.device):
-        from openmps.ops.triton.image import taps as kernels
+def _correlated(region: Tensor, profile: Profile, axis: Axis, dimension: int, divisor: int = 1) -> Tensor:
+    """The region with weights along one axis, channel by channel, and divided; bytes as numbers of 0 … 255."""
+    if _sums_in_triton(region, axis.size):
+        from openmps.ops.triton.image.taps import sum_along
 
-        if kernels.takes(region):
-            return kernels.sum_of_taps(region, weights[:, None] if dimension == ROWS else weights[None])
+        return sum_along(region, _numbers(profile, axis.size, divisor), dimension, 1.0)
     region = region.to(torch.float32) if region.dtype == torch.uint8 else region
+    weights = profile.weights(axis.size, region) / divisor
     if region.device.type == "cpu":
         return sums_along(region, weights, dimension)
     channels, size = region.shape[1], len(weights)
@@ -169,6 +184,20 @@ def _correlated(region: Tensor, weights: Tensor, axis: Axis, dimension: int) -> 
     other = region.shape[COLUMNS if dimension == ROWS else ROWS]
     window = Window(Axis(other, other), taps) if dimension == ROWS else Window(taps, Axis(other, other))
     return convolution(region, kernel, None, window, groups=channels)
+
+
+def _sums_in_triton(region: Tensor, taps: int) -> bool:
+    if not triton.runs_on(region.device):
+        return False
+    from openmps.ops.triton.image import taps as kernels
+
+    return taps <= kernels.MOST_TAPS and kernels.takes(region)
+
+
+@lru_cache(maxsize=64)
+def _numbers(profile: Profile, size: int, divisor: int) -> tuple[float, ...]:
+    """The weights of a window as arguments of a kernel."""
+    return tuple((profile.weights(size, torch.empty(0)) / divisor).tolist())
 
 
 def _weighed(x: Tensor, matrix: Tensor, dimension: int) -> Tensor:

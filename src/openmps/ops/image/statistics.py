@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openmps.ops import opencv
+from openmps.ops import opencv, triton
 from openmps.ops.geometry import COLUMNS, ROWS
 from openmps.ops.op import Kind, Op
 from openmps.ops.reduce.reduce import PIXELS, Reduction, reduce
@@ -21,6 +21,12 @@ def min_and_max(x: Tensor) -> Tensor:
 
 def byte_counts(x: Tensor, count: int) -> Tensor:
     """How often each byte is in each of the first channels of all images ``[N, C, H, W]``, int64 ``[count, 256]``."""
+    if triton.runs_on(x.device):
+        from openmps.ops.triton.geometry import is_packed
+        from openmps.ops.triton.image import statistics as kernels
+
+        if is_packed(x):
+            return kernels.byte_counts(x, count)
     if x.device.type == "cpu" and (cv2 := opencv.library()) is not None:
         return opencv.byte_counts(cv2, x, count)
     channels = [x[:, channel].reshape(-1) for channel in range(count)]
