@@ -23,7 +23,7 @@ from bench.image_filters import Pair
 from encoding import FLOAT32, UNORM8, Bench, finish
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
-from openmps.core.kernel import cpu_forms
+from openmps.core.kernel import filter_forms
 from openmps.ops import opencv
 from openmps.ops.opencv import form, pixels, table
 from openmps.ops.opencv.form import ByLibrary
@@ -46,7 +46,7 @@ EDGES = (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP)
 def own_forms() -> Iterator[None]:
     """As if the package could not be loaded."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (cpu_forms, opencv):
+        for module in (filter_forms, opencv):
             patch.setattr(module, "library", lambda: None)
         yield
 

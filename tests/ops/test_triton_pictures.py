@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from openmps.ops import triton
 from openmps.ops.elements import Widen
 from openmps.ops.geometry import Axis, Window, read
 from openmps.ops.image import colour
-from openmps.ops.image.statistics import byte_counts
+from openmps.ops.image.integral import integral
+from openmps.ops.image.statistics import byte_counts, mean_and_variance
 from openmps.types import MPSAlphaType, MPSImageEdgeMode
 
 
@@ -88,3 +90,27 @@ def test_colours_times_alpha(place: torch.device, both: Callable) -> None:
     found = both(lambda: colour.convert_alpha(x, *kinds, (0.0, 0.0, 0.0))).cpu().numpy()
     numbers = x.cpu().numpy()
     np.testing.assert_array_equal(found, np.concatenate([numbers[:, :3] * numbers[:, 3:], numbers[:, 3:]], 1))
+
+
+@pytest.mark.parametrize("is_squared", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 20, 17), (1, 1, 300, 2)], ids=str)
+def test_sums_of_rectangles(
+    shape: tuple[int, ...], is_squared: bool, place: torch.device, both: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of bands of few rows, and of as many as make few bands."""
+    kernels = import_module("openmps.ops.triton.image.integral")
+    monkeypatch.setattr(kernels, "_MOST_BANDS", 20)
+    x = _image(shape, torch.float32, place)
+    found = both(lambda: integral(x, is_squared)).cpu().numpy()
+    numbers = x.cpu().numpy().astype(np.float64) ** (1 + is_squared)
+    np.testing.assert_array_equal(found, numbers.cumsum(2).cumsum(3).astype(np.float32))
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_mean_and_variance_of_bytes(images: int, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "runs_on", lambda device: True)
+    x = _image((images, 3, 20, 17), torch.uint8, place)
+    for is_sample in (False, True):
+        found, numbers = mean_and_variance(x, is_sample).cpu().numpy(), x.cpu().numpy() / 255.0
+        expected = np.stack([numbers.mean((2, 3)), numbers.var((2, 3), ddof=int(is_sample))], 2)
+        np.testing.assert_allclose(found[:, :, 0], expected, rtol=2.0**-23)

@@ -66,7 +66,7 @@ def encode(values: Tensor, channel_format: Format) -> Tensor:
     if channel_format is Format.UNORM8 and _fits_one_pass(numbers):
         from openmps.ops.triton.elements import encode_unorm
 
-        return encode_unorm(numbers, maximum, _SHIFT)
+        return encode_unorm(numbers, maximum)
     if numbers.device.type == "cpu":
         return _rounded(numbers, maximum).to(DTYPES[channel_format])
     scaled = torch.nan_to_num(numbers, nan=0.0).clamp_(0.0, 1.0).mul_(maximum).round_()
@@ -101,7 +101,7 @@ def encode_into(room: Tensor, values: Tensor, channel_format: Format) -> bool:
         return False
     from openmps.ops.triton.elements import encode_unorm
 
-    encode_unorm(values, _UNORM_MAXIMUM[channel_format], _SHIFT, room)
+    encode_unorm(values, _UNORM_MAXIMUM[channel_format], room)
     return True
 
 

@@ -291,6 +291,11 @@ class Action(NamedTuple):
 
 Performer = Callable[[Action, list[Any]], Any]
 """Runs an equation on its operands, and gives what `Op.run` gives."""
+Form = Callable[[list[Any], Tensor | None], list[Any] | None]
+"""Gets what `Function.run` gets; gives None in the place of what it wrote to the memory for the output.
+
+None alone where it does not run.
+"""
 
 
 class Function:
@@ -304,12 +309,12 @@ class Function:
         "actions",
         "equations",
         "fills",
+        "forms",
         "fused",
         "input_values",
         "inputs",
         "launches",
         "may_share",
-        "on_cpu",
         "origin",
         "output_values",
         "outputs",
@@ -341,11 +346,8 @@ class Function:
         self.may_share = _sharing(self.equations, self.input_values, output_values)
         """Of each output, whether it may share memory with an input or with another output."""
         self._overwritten: list[int] | None = None
-        self.on_cpu: Callable[[list[Any], Tensor | None], list[Any] | None] | None = None
-        """Another way to `run` on the CPU, of a function with one output: gets memory for it, too, or None.
-
-        Gives None in the place of what it wrote to that memory, and None alone where it does not run.
-        """
+        self.forms: dict[str, Form] = {}
+        """Other ways to `run` on a type of device, of a function with one output."""
         self.fused: tuple[str, ...] = ()
         """What runs as a part of something else, by name; whoever made the equations so says it."""
         self.origin: Callable[[], object] | None = None
@@ -398,10 +400,11 @@ class Function:
     def run(self, values: list[Any], room: Tensor | None = None) -> list[Any]:
         """Run every equation. ``values`` are those of the inputs, in order; returns the outputs'.
 
-        ``room`` is where the output goes: the last operation or a form on the CPU may put it there. It is None then.
+        ``room`` is where the output goes: the last operation, or one of the `forms`, may write it there, unless that is
+        an operand's memory, too; the output is None then.
         """
-        if self.on_cpu is not None and values[0].is_cpu:
-            made = self.on_cpu(values, room)
+        if self.forms and (form := self.forms.get(values[0].device.type)) is not None:
+            made = form(values, room)
             if made is not None:
                 return made
         given, values = values, [None] * (self.value_count + 1)  # what is left out, -1, reads the last one

@@ -107,7 +107,7 @@ class Dispatch(Writer):
     def __call__(self) -> None:
         """Run the function. On the queue's thread, in the order of the command buffer."""
         function = self.function
-        has_room = function.on_cpu is not None or function.fills
+        has_room = function.forms or function.fills
         room = self.output_bindings[0].room() if has_room else None
         self.hand_out(function.run(self.values(), room))
 

@@ -56,13 +56,11 @@ class ImageFilter(ImageKernel):
     """Whether rows of a result follow from the rows of the sources that their windows read, and from nothing else."""
 
     def _planned(self, sources: tuple[Shape, ...], destination: Shape | None, given: Any, *, is_batch: bool) -> Plan:
-        from openmps.core.kernel.cpu_forms import CpuForms, form_by_library  # loaded where filters run, only
+        from openmps.core.kernel.filter_forms import set_forms  # loaded where filters run, only
 
         plan = super()._planned(sources, destination, given, is_batch=is_batch)
-        by_library = form_by_library(plan.function, plan.record, sources, destination)
         bands = self._bands(plan, sources, destination, given) if self._is_by_rows else None
-        if by_library is not None or bands is not None:
-            plan.function.on_cpu = CpuForms(by_library, bands).run
+        set_forms(plan, sources, destination, bands)
         return plan
 
     def _bands(self, plan: Plan, sources: tuple[Shape, ...], destination: Shape | None, given: Any) -> RowBands | None:

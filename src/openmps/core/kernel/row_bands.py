@@ -40,7 +40,7 @@ class RowBands:
         self._height = bands[-1].rows.stop
 
     def run(self, values: list[Any], room: Tensor | None = None) -> list[Any]:
-        """As `Function.on_cpu`, of values on the CPU."""
+        """See `openmps.ops.op.Form`, of values on the CPU."""
         whole = room
         for function, sources, rows in self._bands:
             given = [

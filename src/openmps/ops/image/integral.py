@@ -6,8 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openmps.ops import triton
 from openmps.ops.geometry import COLUMNS, ROWS, empty_image
 from openmps.ops.op import Kind, Op
+
+MOST_COLUMNS = 1 << 13
+"""Of a row that a program of Triton's holds."""
 
 
 def integral(region: Tensor, is_squared: bool, leaves_out: bool = False) -> Tensor:
@@ -19,10 +23,17 @@ def integral(region: Tensor, is_squared: bool, leaves_out: bool = False) -> Tens
         found = torch.zeros_like(region)
         found[:, :, 1:, 1:] = integral(region, is_squared)[:, :, :-1, :-1]
         return found
+    if triton.runs_on(region.device):
+        from openmps.ops.triton.image import integral as kernels
+
+        if kernels.takes(region) and region.shape[3] <= MOST_COLUMNS:
+            made = torch.empty_like(region)
+            kernels.integral(region, made, is_squared=is_squared)
+            return made
     if region.device.type == "cpu":
         return _row_by_row(region, is_squared)
-    numbers = region.to(torch.float64)
-    return (numbers.square() if is_squared else numbers).cumsum(COLUMNS).cumsum(ROWS).to(region.dtype)
+    numbers = region.to(torch.float64).square() if is_squared else region
+    return numbers.cumsum(COLUMNS, dtype=torch.float64).cumsum(ROWS).to(region.dtype)
 
 
 def _row_by_row(region: Tensor, is_squared: bool) -> Tensor:

@@ -32,8 +32,10 @@ from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat
 
 _LARGEST = 255
 """Byte."""
-_FEW = 24
+FEW = 24
 """Pixels of a window that Triton adds up sooner one by one than in sums of two, four, eight …"""
+MOST_TAPS = 96
+"""Of a sum along an axis by Triton: its weights are arguments of the kernel."""
 _EXACT = 1 << 24
 """Up to which float32 has all whole numbers."""
 
@@ -97,7 +99,7 @@ def separable_bytes(region: Tensor, size: tuple[int, int], profile: Profile) -> 
             numbers = _correlated(numbers, profile, whole, dimension, _LARGEST if dimension == ROWS else 1)
         return numbers
     total = math.prod(math.prod(each) for each in profile.spans(size))
-    if max(size) <= _FEW and total * _LARGEST < _EXACT and _sums_in_triton(region, max(size)):
+    if max(size) <= FEW and sums_exactly(profile, size) and _sums_in_triton(region, max(size)):
         from openmps.ops.triton.image.taps import sum_along
 
         down, across = map(profile.counts, size)
@@ -107,6 +109,11 @@ def separable_bytes(region: Tensor, size: tuple[int, int], profile: Profile) -> 
         for length in lengths:
             x = window_sums(x, length, dimension)
     return x.to(torch.float32).mul_(1.0 / (total * _LARGEST))
+
+
+def sums_exactly(profile: Profile, size: tuple[int, int]) -> bool:
+    """Whether float32 holds the sums of bytes over flat or triangular windows that are not divided yet."""
+    return math.prod(map(math.prod, profile.spans(size))) * _LARGEST < _EXACT
 
 
 def mean_bytes(region: Tensor, size: tuple[int, int], profile: Profile) -> Tensor:
@@ -172,7 +179,7 @@ def _correlated(region: Tensor, profile: Profile, axis: Axis, dimension: int, di
     if _sums_in_triton(region, axis.size):
         from openmps.ops.triton.image.taps import sum_along
 
-        return sum_along(region, _numbers(profile, axis.size, divisor), dimension, 1.0)
+        return sum_along(region, numbers_of(profile, axis.size, divisor), dimension, 1.0)
     region = region.to(torch.float32) if region.dtype == torch.uint8 else region
     weights = profile.weights(axis.size, region) / divisor
     if region.device.type == "cpu":
@@ -191,11 +198,11 @@ def _sums_in_triton(region: Tensor, taps: int) -> bool:
         return False
     from openmps.ops.triton.image import taps as kernels
 
-    return taps <= kernels.MOST_TAPS and kernels.takes(region)
+    return taps <= MOST_TAPS and kernels.takes(region)
 
 
 @lru_cache(maxsize=64)
-def _numbers(profile: Profile, size: int, divisor: int) -> tuple[float, ...]:
+def numbers_of(profile: Profile, size: int, divisor: int) -> tuple[float, ...]:
     """The weights of a window as arguments of a kernel."""
     return tuple((profile.weights(size, torch.empty(0)) / divisor).tolist())
 

@@ -42,7 +42,8 @@ def mean_and_variance(x: Tensor, is_sample: bool = False) -> Tensor:
     The squares of a sample are divided by one less than there are, so that those of one pixel have no mean.
     """
     if x.dtype == torch.uint8:
-        return torch.stack([_moments_of_bytes(image, is_sample) for image in x.split(1)])
+        found = [_moments_of_bytes(image, is_sample) for image in x.split(1)]
+        return found[0][None] if len(found) == 1 else torch.stack(found)
     mean, pixels = reduce(x, Reduction.MEAN, PIXELS), x.shape[ROWS] * x.shape[COLUMNS]
     squares = (x - mean).square_()
     if is_sample:
@@ -52,10 +53,12 @@ def mean_and_variance(x: Tensor, is_sample: bool = False) -> Tensor:
 
 def _moments_of_bytes(image: Tensor, is_sample: bool) -> Tensor:
     """Of numbers of 0 … 1 ``[C, 1, 2]``: sums of whole numbers, so that they are rounded once."""
-    counts, byte = (
-        byte_counts(image, image.shape[1]).double(),
-        torch.arange(BYTES, dtype=torch.float64, device=image.device),
-    )
+    found = byte_counts(image, image.shape[1])
+    if triton.runs_on(image.device):
+        from openmps.ops.triton.image.statistics import moments
+
+        return moments(found, is_sample=is_sample)
+    counts, byte = found.double(), torch.arange(BYTES, dtype=torch.float64, device=image.device)
     total = counts.sum(1)
     mean = (counts * byte).sum(1) / total
     variance = (counts * (byte - mean[:, None]).square_()).sum(1) / (total - int(is_sample))

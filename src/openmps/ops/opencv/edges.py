@@ -8,7 +8,8 @@ import numpy as np
 
 from openmps.ops.image.canny import STEEP, Canny
 from openmps.ops.image.separable import Separable
-from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, bands, border_of, is_centred
+from openmps.ops.image.site import BYTES, FLOATS, Site
+from openmps.ops.opencv.form import Array, Run, bands, border_of, is_centred
 from openmps.ops.opencv.windows import has_few_taps, weights_of
 
 

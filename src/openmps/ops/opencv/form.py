@@ -16,55 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.ops.elements import DTYPES, Load, Read, Store, Widen
+from openmps.ops.elements import DTYPES
 from openmps.ops.geometry import Axis, Window, packed, read
-from openmps.ops.op import Function, Op, Role
+from openmps.ops.image.site import Site
+from openmps.ops.op import Function, Role
 from openmps.types import MPSImageEdgeMode
-from openmps.types import MPSImageFeatureChannelFormat as Format
 
 Array = NDArray[Any]
-BYTES, FLOATS = Format.UNORM8, Format.FLOAT32
-LARGEST = 255.0
-"""Byte."""
-MOVES = (Load, Store, Widen, Read)
-"""Operations that only load, place and store."""
 _BAND = 1 << 18
 """Numbers of a thread's part of a band: some float32 pictures of it in the cache of a core."""
-
-
-class Stored(NamedTuple):
-    """How pictures of a source or of the result are stored."""
-
-    channel_format: Format
-    channels: int
-
-
-class Site(NamedTuple):
-    """One encode of a filter, as it is planned."""
-
-    ops: tuple[Op, ...]
-    """The operations, in order, but for those that only load, place and store."""
-    sources: tuple[Stored, ...]
-    windows: tuple[Window, ...]
-    """How each source is read."""
-    edges: tuple[MPSImageEdgeMode, ...]
-    result: Stored
-    size: tuple[int, int]
-    """Rows and columns of the result."""
-    unit: float
-    """What an element of the sources is worth to the operations."""
-    scale: float
-    """What elements of the result are of their numbers."""
-
-    @property
-    def formats(self) -> tuple[Format, ...]:
-        """Those of the sources, and that of the result."""
-        return (*(each.channel_format for each in self.sources), self.result.channel_format)
-
-    @property
-    def window(self) -> Window:
-        """That of the first source."""
-        return self.windows[0]
 
 
 class Reads(Enum):

@@ -8,8 +8,9 @@ import numpy as np
 
 from openmps.ops.image.distance import Distances
 from openmps.ops.image.integral import Integral
+from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
 from openmps.ops.image.statistics import MeanAndVariance
-from openmps.ops.opencv.form import BYTES, FLOATS, LARGEST, Array, Run, Site, bands, is_centred
+from openmps.ops.opencv.form import Array, Run, bands, is_centred
 
 
 def moments(site: Site) -> Run | None:

@@ -10,8 +10,9 @@ import torch
 from openmps.ops.elements import COMPONENTS, decode
 from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
 from openmps.ops.image.histogram import Lookup, table_of_bytes
+from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.threshold import Limited, Threshold, ThresholdBytes, Thresholding
-from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, bands
+from openmps.ops.opencv.form import Array, Run, bands
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
 from openmps.types import MPSAlphaType
 

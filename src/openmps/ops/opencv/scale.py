@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from openmps.ops.opencv.form import BYTES, Array, Run, Site
+from openmps.ops.image.site import BYTES, Site
+from openmps.ops.opencv.form import Array, Run
 from openmps.ops.resample.image_scale import ScaleFilter, ScaleImage, Scaling
 from openmps.types import MPSImageEdgeMode
 

@@ -13,8 +13,9 @@ from openmps.ops.geometry import Window
 from openmps.ops.image.median import Median
 from openmps.ops.image.order import Extreme
 from openmps.ops.image.separable import MeanBytes, Profile, Separable, SeparableBytes, Shape
+from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.windows import Correlate
-from openmps.ops.opencv.form import BYTES, FLOATS, Array, Run, Site, bands
+from openmps.ops.opencv.form import Array, Run, bands
 
 _MOST_CHANNELS = 4
 _FOURIER = 11 * 11

@@ -1,4 +1,4 @@
-"""Counts of bytes in Triton (`openmps.ops.image.statistics`)."""
+"""Counts of bytes, and what follows from them, in Triton (`openmps.ops.image.statistics`)."""
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
 # pyright: reportUntypedFunctionDecorator=false
@@ -43,3 +43,23 @@ def byte_counts(x: Tensor, count: int) -> Tensor:
     grid = cdiv(pixels, _BLOCK * _BLOCKS), count
     _byte_counts[grid](x, counts, pixels, x.shape[1], _BLOCKS, _BLOCK, _BYTES)
     return counts
+
+
+@Launched
+@triton.jit
+def _moments(counts, made, largest, less, BYTES: tl.constexpr):
+    """Those of one channel."""
+    channel, byte = tl.program_id(0), tl.arange(0, BYTES)
+    numbers, count = byte.to(tl.float64), tl.load(counts + channel * BYTES + byte).to(tl.float64)
+    total = tl.sum(count, 0)
+    mean = tl.sum(count * numbers, 0) / total
+    variance = tl.sum(count * (numbers - mean) * (numbers - mean), 0) / (total - less)
+    tl.store(made + 2 * channel, (mean / largest).to(tl.float32))
+    tl.store(made + 2 * channel + 1, (variance / (largest * largest)).to(tl.float32))
+
+
+def moments(counts: Tensor, *, is_sample: bool) -> Tensor:
+    """Mean and variance of numbers of 0 … 1 by the counts of their bytes ``[C, 256]``: float32 ``[C, 1, 2]``."""
+    made = torch.empty(len(counts), 1, 2, dtype=torch.float32, device=counts.device)
+    _moments[(len(counts),)](counts, made, _BYTES - 1, int(is_sample), _BYTES)
+    return made

@@ -1,4 +1,4 @@
-"""Planned encodes of filters on the CPU: by OpenCV where it has a form, else some rows at a time."""
+"""Planned encodes of filters: on the CPU by OpenCV where it has a form, else by bands of rows; on CUDA in one pass."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from openmps.core.image.storage import Shape
+from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.row_bands import RowBands
 from openmps.core.state.gradient import ForwardRecord
 from openmps.ops.elements import Load, Read, Store
+from openmps.ops.image.site import BYTES, LARGEST, MOVES, Site, Stored
 from openmps.ops.op import Function
 from openmps.ops.opencv import is_installed, library
-from openmps.ops.opencv.form import BYTES, LARGEST, MOVES, ByLibrary, Site, Stored, meet
+from openmps.ops.opencv.form import ByLibrary, meet
 
 
 class CpuForms:
@@ -23,7 +25,7 @@ class CpuForms:
         self.bands = bands
 
     def run(self, values: list[Any], room: Tensor | None) -> list[Any] | None:
-        """See `Function.on_cpu`."""
+        """See `openmps.ops.op.Form`."""
         cv2 = None if self.by_library is None else library()
         if self.by_library is not None and cv2 is not None:
             return [self.by_library.run(cv2, values, room)]
@@ -34,14 +36,24 @@ class CpuForms:
         return self.bands.run(values, room if has_room else None)
 
 
-def form_by_library(
-    function: Function, record: ForwardRecord, shapes: tuple[Shape, ...], stored: Shape | None
-) -> ByLibrary | None:
-    """The form by OpenCV of a planned encode into images of the shape ``stored``; None where there is none."""
-    if stored is None or not is_installed() or len(function.outputs) != 1:
-        return None
-    site = _site(function, record, shapes, stored)
-    if site is None:
+def set_forms(plan: Plan, shapes: tuple[Shape, ...], stored: Shape | None, bands: RowBands | None) -> None:
+    """Give the function of a planned encode, into images of the shape ``stored``, its faster forms."""
+    function = plan.function
+    site = None if stored is None or len(function.outputs) != 1 else _site(function, plan.record, shapes, stored)
+    by_library = None if site is None else _form_by_library(site, function)
+    if by_library is not None or bands is not None:
+        function.forms["cpu"] = CpuForms(by_library, bands).run
+    if site is not None:
+        from openmps.ops.image.one_pass import one_pass
+
+        form = one_pass(site, function)
+        if form is not None:
+            function.forms["cuda"], function.launches = form.run, 1
+
+
+def _form_by_library(site: Site, function: Function) -> ByLibrary | None:
+    """The form by OpenCV; None where there is none."""
+    if not is_installed():
         return None
     from openmps.ops.opencv.table import FORMS
 

@@ -1,0 +1,116 @@
+"""Filters of single pixels in Triton, from pictures to pictures in one pass (`openmps.ops.image.one_pass`).
+
+Pictures are of bytes or float32 numbers, in pixels without gaps; bytes of a result are rounded once.
+"""
+# A kernel's parameters have no types in Python, and the checker must do without Triton.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
+# pyright: reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor
+
+from openmps.ops.pointwise.arithmetic import Arithmetic
+from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
+from openmps.ops.triton.elements import decode_unorm, encode_unorm, stored
+
+triton: Any = import_module("triton")
+tl: Any = import_module("triton.language")
+
+_BLOCK = 1024
+_KINDS = {Arithmetic.ADD: 0, Arithmetic.SUBTRACT: 1, Arithmetic.MULTIPLY: 2, Arithmetic.DIVIDE: 3}
+
+
+@Launched
+@triton.jit
+def _combined(
+    x, y, made, count, first, second, bias, least, most, KIND: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A block of numbers, wherever they are in the image."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    is_there = at < count
+    a = tl.load(x + at, is_there, 0).to(tl.float32) * first
+    b = tl.load(y + at, is_there, 0).to(tl.float32) * second
+    if KIND == 0:
+        value = a + b
+    elif KIND == 1:
+        value = a - b
+    elif KIND == 2:
+        value = a * b
+    else:
+        value = tl.div_rn(a, b)
+    value += bias
+    value = tl.where(value < least, least, tl.where(value > most, most, value))  # NaN stays
+    tl.store(made + at, stored(value, LARGEST), is_there)
+
+
+def combined(
+    kind: Arithmetic, x: Tensor, y: Tensor, made: Tensor, scales: tuple[float, float], bias: float,
+    limits: tuple[float, float], largest: int,
+) -> None:  # fmt: skip
+    """`openmps.ops.pointwise.arithmetic.arithmetic` of two pictures into ``made``; bytes are ``largest`` for 1."""
+    count = made.numel()
+    _combined[(cdiv(count, _BLOCK),)](x, y, made, count, *scales, bias, *limits, _KINDS[kind], largest, _BLOCK)
+
+
+@Launched
+@triton.jit
+def _thresholded(
+    x, made, pixels, unit, weights, limit, above, other, CHANNELS: tl.constexpr, KEEPS_ABOVE: tl.constexpr,
+    KEEPS_OTHER: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A block of pixels."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    is_there = at < pixels
+    one = tl.zeros([BLOCK], tl.float32) + unit
+    value = tl.div_rn(tl.load(x + at * CHANNELS, is_there, 0).to(tl.float32), one)
+    if CHANNELS > 1:
+        value *= weights[0]
+        for channel in tl.static_range(1, CHANNELS if CHANNELS < 3 else 3):
+            number = tl.load(x + at * CHANNELS + channel, is_there, 0).to(tl.float32)
+            value += tl.div_rn(number, one) * weights[channel]
+    is_above = value > limit
+    kept_above = value if KEEPS_ABOVE else tl.zeros([BLOCK], tl.float32) + above
+    kept_other = value if KEEPS_OTHER else tl.zeros([BLOCK], tl.float32) + other
+    tl.store(made + at, stored(tl.where(is_above, kept_above, kept_other), LARGEST), is_there)
+
+
+def thresholded(
+    x: Tensor, made: Tensor, limit: float, above: float | None, other: float | None, *, unit: float = 1.0,
+    weights: tuple[float, float, float] = (1.0, 0.0, 0.0), largest: int = 0,
+) -> None:  # fmt: skip
+    """Of each pixel's gray value v, of elements divided by ``unit``: ``above`` where ``v > limit``, else ``other``.
+
+    None is v itself. The result has one channel; bytes are ``largest`` for 1, or the number as it is for 0.
+    """
+    pixels = made.numel()
+    _thresholded[(cdiv(pixels, _BLOCK),)](
+        x, made, pixels, unit, weights, limit, above or 0.0, other or 0.0, x.shape[1], above is None, other is None,
+        largest, _BLOCK, enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+@Launched
+@triton.jit
+def _premultiplied(x, made, count, unit, CHANNELS: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
+    """A block of numbers, wherever they are in the image."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    channel = at % CHANNELS
+    value = tl.load(x + at, at < count, 0).to(tl.float32) * unit
+    alpha = tl.load(x + (at - channel + (CHANNELS - 1)), at < count, 0).to(tl.float32) * unit
+    tl.store(made + at, stored(tl.where(channel == CHANNELS - 1, value, value * alpha), LARGEST), at < count)
+
+
+def premultiplied(x: Tensor, made: Tensor, unit: float = 1.0, largest: int = 0) -> None:
+    """Elements times ``unit``, and times that of the last channel, alpha, which stays; bytes are ``largest`` for 1."""
+    count = x.numel()
+    _premultiplied[(cdiv(count, _BLOCK),)](x, made, count, unit, x.shape[1], largest, _BLOCK)
+
+
+def converted(x: Tensor, made: Tensor, largest: int, *, is_decoded: bool) -> None:
+    """Bytes as numbers, or numbers as bytes, ``largest`` for 1."""
+    (decode_unorm if is_decoded else encode_unorm)(x, largest, made)
