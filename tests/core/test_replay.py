@@ -116,6 +116,35 @@ def test_images_that_take_longer_to_copy_than_to_launch_are_not_replayed(
     assert "take longer to copy" in refused.reason
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_filters_that_write_where_results_go_are_replayed_where_few_are_seen(bench: Bench, is_seen: bool) -> None:
+    bench.queue, largest = replaying_queue(bench.device, MIN_STEPS), mps.MPSImageAreaMax(bench.device, 3, 3)
+    values, steps = np.abs(_values(0)), 5
+    images = [bench.image(values), *(bench.filled(SHAPE, 0.0) for _ in range(steps))]
+    shape = images[0].stack(0, 1).shape
+    function = largest.plan((shape,), shape).function
+    function.forms, function.launches = {bench.device.torch_device.type: lambda values, room: None}, 1
+    for _ in range(3):
+        command_buffer, image = bench.command_buffer(), images[0]
+        for number in range(steps):
+            is_last = number == steps - 1
+            result = images[number + 1]
+            if not is_seen and not is_last:
+                descriptor = mps.MPSImageDescriptor(mps.MPSImageFeatureChannelFormat.FLOAT32, 3, 4, 2)
+                result = mps.MPSTemporaryImage(command_buffer, descriptor)
+            largest.encode(command_buffer, image, result)
+            image = result
+        finish(command_buffer)
+    (work, *_) = command_buffer.explain().works
+    assert work.outcome.value == ("run" if is_seen else "replayed")
+    assert "a replay copies 6 image(s)" in work.reason or not is_seen
+    expected = values
+    for _ in range(steps):
+        around = np.pad(expected, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
+        expected = np.lib.stride_tricks.sliding_window_view(around, (3, 3), (2, 3)).max((4, 5))
+    np.testing.assert_array_equal(numbers(images[-1]), expected)
+
+
 def test_a_changed_property_and_a_changed_shape_count_at_once(bench: Bench) -> None:
     kernel = mps.MPSCNNPoolingMax(bench.device, 2, 2, 1, 1)
     kernel.destination_image_allocator = mps.MPSImage.default_allocator()

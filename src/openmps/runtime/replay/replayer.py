@@ -69,7 +69,7 @@ class _Entry:
         self.capture: _Capture | None = None
         self.last_use = 0
         """A number that is larger for what was used later."""
-        self.too_large = ""
+        self.too_many_copies = ""
         """Why its images are not to be copied at each replay; nothing where they may be."""
 
 
@@ -126,7 +126,7 @@ class Replayer:
                     passages.append(Passage(partition.works, outcome, reason, fused))
                     return 0
                 count = max(1, partition.works)
-                if entry.too_large or (entry.looks == 1 and signature.works - count > _MOST_LOOKED_AT_AGAIN):
+                if entry.too_many_copies or (entry.looks == 1 and signature.works - count > _MOST_LOOKED_AT_AGAIN):
                     count = signature.works
         passages.append(Passage(count, WorkOutcome.RUN, reason))
         return count
@@ -136,8 +136,8 @@ class Replayer:
     ) -> tuple[WorkOutcome | None, str]:
         """Replay a partition, and say whether it was captured before; or None, and why it was not."""
         outcome, partition = WorkOutcome.REPLAYED, entry.partition
-        if entry.too_large:
-            return None, f"not replayed: {entry.too_large}"
+        if entry.too_many_copies:
+            return None, f"not replayed: {entry.too_many_copies}"
         if not partition.works:
             return None, f"not replayed: {_reason(partition.refusal)}"
         if partition.steps < self._min_steps:
@@ -176,7 +176,9 @@ class Replayer:
             # The callbacks run anywhere, so they only note the key: what it holds goes when this thread comes by.
             kept = [ref(each, forget) for each in things_of(signature)]
             entry = self._entries[key] = _Entry(kept, analyse(works, signature))
-            entry.too_large = _too_large(signature, self._device)
+            entry.too_many_copies = _too_large(signature, self._device)
+            if self._min_steps and not entry.too_many_copies:
+                entry.too_many_copies = _in_place_already(signature, entry.partition, self._device)
             entry.allow_fusion = self.allow_fusion
             self._forget_least_used()
         entry.looks += 1
@@ -222,6 +224,15 @@ def _too_large(signature: Signature, device: torch.device) -> str:
     if copied <= MOST_COPIED * max(1, signature.steps):
         return ""
     return f"its images, {copied >> 20} MiB for {signature.steps} step(s), take longer to copy than to launch the steps"
+
+
+def _in_place_already(signature: Signature, partition: Partition, device: torch.device) -> str:
+    """What stands in the way of works that write results where these go, as `Form` does, if anything does."""
+    outs = sum(target.comes_out for part in partition.parts for target in part.targets)
+    copies = len(partition.values) + outs
+    if copies < partition.steps or not all(device.type in work.function.forms for work in signature.dispatches):
+        return ""
+    return f"its {partition.steps} step(s) write their results where these go, and a replay copies {copies} image(s)"
 
 
 def _brings_new_memory(signature: Signature) -> bool:
