@@ -9,7 +9,7 @@ import torch
 import openmps as mps
 from interpreter import triton_place
 from openmps.runtime.replay import stages
-from openmps.runtime.replay.upload import Upload
+from openmps.runtime.replay.upload import MOST_STAGED_BYTES, Upload
 from replay_twin import outcomes, replaying_queue
 
 COUNT = 2 * stages.STAGES + 3
@@ -49,6 +49,15 @@ def test_each_stage_comes_in_its_turn(untold: set[int], is_launched: bool, place
             assert_there(upload, number)
         if number not in untold:
             upload.stages.leave()
+
+
+def test_large_values_come_without_a_stage(place: torch.device) -> None:
+    upload = Upload([torch.zeros(MOST_STAGED_BYTES)], [], place)
+    for number in range(3):
+        upload.send([torch.full((MOST_STAGED_BYTES,), float(number))], [])
+        upload.stages.receive()
+        upload.stages.leave()
+        assert (upload.values[0] == number).all()
 
 
 def test_replays_read_what_their_stages_hold(place: torch.device) -> None:

@@ -73,12 +73,12 @@ class Stages:
         self._turn = 0
         self._is_filled = False
         """Whether a stage is filled of which it is not known that it was replayed."""
-        self._words = host.view(torch.int64), self.bytes.view(torch.int64)
         self.come_by_themselves = size > 0 and runs_on(device)
         """Whether the capture brings them; else they are sent."""
         if self.come_by_themselves:
             from openmps.ops.triton.host_stages import turns_of
 
+            self._words = host.view(torch.int64), self.bytes.view(torch.int64)
             self._turns = turns_of(self._words[0], device)
             """Where the device counts."""
             # Compiled before the capture begins.
