@@ -45,8 +45,6 @@ Run = Callable[[list[Tensor], Tensor], None]
 """Gets the sources' elements and constants behind them, and where those of the result go."""
 _MOST_PIXELS = 49
 """Of a window whose pixels are read one by one."""
-_FEW_TAPS = 15
-"""Along an axis, of which a program keeps as many rows; of more the axes are two passes."""
 _MOST_TAPS = 64
 """Pixels that are weighed for one of a scaled picture."""
 _FARTHEST = 1 << 30
@@ -146,7 +144,10 @@ def _correlate(site: Site) -> Run | None:
 
     def run(given: list[Tensor], made: Tensor) -> None:
         x, weights = given
-        _kernels("taps").windows(x, made, size, corner, weights, bias=bias, clamps=clamps, largest=largest)
+        kernels = _kernels("taps")
+        kernels.windows(
+            x, made, size, corner, makes=kernels.Makes.SUM, weights=weights, bias=bias, clamps=clamps, largest=largest
+        )
 
     return run
 
@@ -157,7 +158,10 @@ def _sobel(site: Site) -> Run | None:
         return None
 
     def run(given: list[Tensor], made: Tensor) -> None:
-        _kernels("taps").windows(given[0], made, (3, 3), corner, factor=unit, clamps=clamps, largest=largest)
+        kernels = _kernels("taps")
+        kernels.windows(
+            given[0], made, (3, 3), corner, makes=kernels.Makes.SOBEL, factor=unit, clamps=clamps, largest=largest
+        )
 
     return run
 
@@ -166,13 +170,13 @@ def _extreme(site: Site) -> Run | None:
     op, size, corner = site.ops[0], site.window.size, _corner(site)
     assert isinstance(op, Extreme)
     is_alike = site.formats[0] is site.formats[1]
-    if not _are_plain(site) or not is_alike or max(size) > _FEW_TAPS:
+    if not _are_plain(site) or not is_alike or math.prod(size) > _MOST_PIXELS:
         return None
 
     def run(given: list[Tensor], made: Tensor) -> None:
         kernels = _kernels("taps")
         makes = kernels.Makes.LARGEST if op.is_largest else kernels.Makes.SMALLEST
-        kernels.both(given[0], made, size, corner, makes=makes)
+        kernels.windows(given[0], made, size, corner, makes=makes)
 
     return run
 
@@ -188,10 +192,7 @@ def _separable(site: Site) -> Run | None:
 
     def run(given: list[Tensor], made: Tensor) -> None:
         kernels = _kernels("taps")
-        if max(size) <= _FEW_TAPS:
-            kernels.both(given[0], made, size, corner, weights, factor=factor, clamps=clamps, largest=largest)
-        else:
-            kernels.both_along(given[0], made, corner, weights, factor=factor, clamps=clamps, largest=largest)
+        kernels.both_along(given[0], made, weights, corner, factor=factor, clamps=clamps, largest=largest)
 
     return run
 
