@@ -775,7 +775,7 @@ def test_properties() -> None:
         ({"learning_rate": float("inf")}, MPSArgumentError, "learning_rate must be a finite number, got inf"),
         ({"gradient_rescale": float("inf")}, MPSArgumentError, "gradient_rescale must be a finite number, got inf"),
         ({"regularization_scale": -float("inf")}, MPSArgumentError, "regularization_scale must be a finite number"),
-        ({"regularization_type": 9}, MPSArgumentError, "regularization_type must be an MPSNNRegularizationType"),
+        ({"regularization_type": 9}, MPSArgumentError, "regularization_type must be one of NONE, L1, L2, got 9"),
         (
             {"gradient_clip_max": 1.0, "gradient_clip_min": 2.0},
             MPSArgumentError,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from openmps.checks import NamedAttributes, number
 from openmps.core.arrays import numbers, row
 from openmps.enumerated import member
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.selectors import Factory, name_arguments
 from openmps.types import MPSCNNNeuronType
 
@@ -69,7 +69,7 @@ def _neuron_type(who: str, argument: str, value: object) -> MPSCNNNeuronType:
     rule = "must be a neuron of MPSCNNNeuronType"
     found = member(who, argument, MPSCNNNeuronType, value, rule)
     if found not in DEFAULT_PARAMETERS:
-        raise MPSArgumentError(who, argument, rule, found.name)
+        raise MPSArgumentError(who, argument, rule, shown(value))
     return found
 
 
