@@ -282,6 +282,14 @@ ALL = [sample for samples in SWEPT_CLASSES.values() for sample in samples]
 SWEPT = [sample for sample in ALL if sample not in NEURON_CLASSES]
 """The samples for properties of all kernels: the neuron classes are one kernel under many names."""
 
+_KINDS = {id(sample): kind.__name__ for kind, samples in SWEPT_CLASSES.items() for sample in samples}
+
+
+def class_of(sample: Sample) -> str:
+    """The name of the kernel class that a sample of the catalogue configures; another sample's own."""
+    return _KINDS.get(id(sample), sample.name)
+
+
 FIRST_OF_CLASS = [samples[0] for samples in SWEPT_CLASSES.values() if samples[0] in SWEPT]
 """One swept sample of each class."""
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import OTHERS, SOME_OF_CLASS, SWEPT
+from catalogue import OTHERS, SOME_OF_CLASS, SWEPT, class_of
 from encoding import Bench, train, trained
+from in_one_test import in_one_test, in_one_test_of_each
 from openmps.core.kernel.base import MPSKernel
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.metal.device import MTLDevice
@@ -36,6 +37,7 @@ def _archived(sample: Sample) -> Sample:
     return dataclasses.replace(sample, make=_through_an_archive(sample.make), gradients=gradients)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", dict.fromkeys((*SWEPT, *NEURON_CLASSES)), ids=str)
 def test_archive(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -47,6 +49,7 @@ def test_archive(sample: Sample, device: torch.device) -> None:
         assert np.array_equal(actual, wanted, equal_nan=True)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_archives_of_equal_kernels_are_equal(sample: Sample) -> None:
     bench = Bench.on(torch.device("cpu"))
@@ -57,6 +60,7 @@ def test_archives_of_equal_kernels_are_equal(sample: Sample) -> None:
     assert len(once) > 0
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
 def test_the_kernels_without_samples_keep_their_properties(kind: type[MPSKernel]) -> None:
     kernel = OTHERS[kind](mtl_device("cpu"))

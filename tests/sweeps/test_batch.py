@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SOME_OF_CLASS, having
+from catalogue import SOME_OF_CLASS, class_of, having
 from encoding import Bench, Outcome, encode, finish, keep_results, numbers, parameter_gradients, train, trained
 from helpers import assert_close
+from in_one_test import in_one_test_of_each
 from openmps.core.state.batch import MPSStateBatchIncrementReadCount
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import REGIONS, Sample, placed_like
@@ -45,6 +46,7 @@ def _joined(parts: list[Outcome]) -> Outcome:
     return whole
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["random"]), ids=str)
 def test_batch_equals_singles(sample: Sample, device: torch.device) -> None:
     """A random mask depends on the place in the batch, so those samples are left out."""
@@ -66,6 +68,7 @@ def test_batch_equals_singles(sample: Sample, device: torch.device) -> None:
     _same(_joined(parts), whole)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_one_object_with_all_images_equals_the_batch(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -73,6 +76,7 @@ def test_one_object_with_all_images_equals_the_batch(sample: Sample, device: tor
     _same(train(bench, sample, sources, bench.image), trained(sample, bench.device, IMAGES))
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_unrelated_images_equal_one_block(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -80,6 +84,7 @@ def test_unrelated_images_equal_one_block(sample: Sample, device: torch.device) 
     _same(train(bench, sample, sources, bench.images), trained(sample, bench.device, IMAGES))
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["random"], of=SOME_OF_CLASS), ids=str)
 @pytest.mark.parametrize("temporary", [False, True], ids=["permanent", "temporary"])
 def test_parts_of_a_batch_one_after_another(sample: Sample, temporary: bool, device: torch.device) -> None:
@@ -105,6 +110,7 @@ def test_parts_of_a_batch_one_after_another(sample: Sample, temporary: bool, dev
     _same(_joined(parts), whole)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["one mask"], gradients=True, of=SOME_OF_CLASS), ids=str)
 @pytest.mark.parametrize("temporary", [False, True], ids=["permanent", "temporary"])
 def test_gradients_in_parts_of_a_whole_forward(sample: Sample, temporary: bool, device: torch.device) -> None:
@@ -143,6 +149,7 @@ def test_gradients_in_parts_of_a_whole_forward(sample: Sample, temporary: bool, 
         assert_close(parameters()[0], whole.weights, TOLERANCE, "weights")
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["many results"], of=SOME_OF_CLASS), ids=str)
 def test_some_images_of_an_object(sample: Sample, device: torch.device) -> None:
     """`offset.z` is the first source image, `clip_rect` z the first and the number of destination images."""

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SOME_OF_CLASS, SWEPT, having
+from catalogue import SOME_OF_CLASS, SWEPT, class_of, having
 from encoding import Bench, encode, finish, numbers, train, trained
 from helpers import assert_close
+from in_one_test import in_one_test, in_one_test_of_each
 from samples.sample import Sample, placed_like
 
 TOLERANCE = 2e-6
@@ -37,6 +38,7 @@ def _read_from(kernel: Any, offsets: list[int], counts: list[int]) -> None:
         setattr(kernel, f"{prefix}source_feature_channel_max_count", count)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_channels_of_larger_images(sample: Sample, device: torch.device) -> None:
     """NaN in every channel that is not to be read shows up at once if it is."""
@@ -57,6 +59,7 @@ def test_channels_of_larger_images(sample: Sample, device: torch.device) -> None
         assert_close(found.weights, expected.weights, TOLERANCE, "weights")
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize(
     ("sample", "offset"), [*((each, 8) for each in SWEPT), *((each, 0) for each in SOME_OF_CLASS)], ids=str
 )
@@ -94,6 +97,7 @@ def test_channels_of_a_larger_destination(sample: Sample, offset: int, device: t
         assert_close(found.weights, expected.weights, TOLERANCE, "weights")
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having("pointwise", without=["across channels", "labels"]), ids=str)
 def test_fewer_channels_by_the_maximum(sample: Sample, device: torch.device) -> None:
     """``source_feature_channel_max_count`` cuts the channels read, and with them those made."""

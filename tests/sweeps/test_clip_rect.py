@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import having
+from catalogue import class_of, having
 from encoding import Bench, data_alone, encode, finish, numbers, train, trained
 from helpers import assert_close
+from in_one_test import in_one_test_of_each
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import Sample, placed_like
 
@@ -43,6 +44,7 @@ def _part(sample: Sample, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     return int(random.integers(0, width - w + 1)), int(random.integers(0, height - h + 1)), w, h
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", PLACEABLE, ids=str)
 def test_clip_equals_crop(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -66,6 +68,7 @@ def test_clip_equals_crop(sample: Sample, device: torch.device) -> None:
     assert (found[outside] == UNTOUCHED).all()
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["labels"]), ids=str)
 def test_a_clip_rect_beyond_the_destination_is_cut(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -88,6 +91,7 @@ def test_a_clip_rect_beyond_the_destination_is_cut(sample: Sample, device: torch
 PLACED = having(without=["ignores offset", "labels", "random", "resampled"], gradients=True)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", PLACED, ids=str)
 def test_gradient_of_a_clipped_forward(sample: Sample, device: torch.device) -> None:
     """The state carries clip rectangle and offset: what flows back is the gradient of the part that was written."""
@@ -126,6 +130,7 @@ def test_gradient_of_a_clipped_forward(sample: Sample, device: torch.device) -> 
         assert_close(found.biases, expected.biases, TOLERANCE, "biases")
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(gradients=True), ids=str)
 def test_clip_rect_of_a_gradient(sample: Sample, device: torch.device) -> None:
     """With a destination given: its pixel ``clip origin + t`` holds the gradient of source pixel t."""

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import OPTIMIZERS, SOME_OF_CLASS, SWEPT, having
+from catalogue import OPTIMIZERS, SOME_OF_CLASS, SWEPT, class_of, having
 from encoding import Bench, encode, finish, keep_results, numbers, run, train, trained
+from in_one_test import in_one_test, in_one_test_of_each
 from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import Sample
@@ -23,6 +24,7 @@ def _state(kernel: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if not callable(value)}
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize(
     ("sample", "how"),
     [*((each, "copy()") for each in SWEPT), *((each, "copy.copy") for each in SOME_OF_CLASS)],
@@ -41,6 +43,7 @@ def test_forward(sample: Sample, how: str, device: torch.device) -> None:
     np.testing.assert_array_equal(run(bench, twin, sources, *more), run(bench, kernel, sources, *more))
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(gradients=True), ids=str)
 def test_gradient(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -74,6 +77,7 @@ def _disturb(kernel: Any) -> None:
     kernel.destination_feature_channel_offset = 4
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_the_original_does_not_follow_its_copy(sample: Sample) -> None:
     device = mtl_device("cpu")
@@ -83,6 +87,7 @@ def test_the_original_does_not_follow_its_copy(sample: Sample) -> None:
         assert {name: repr(value) for name, value in _state(kernel).items()} == before
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["labels"]), ids=str)
 def test_an_encode_keeps_the_properties_of_its_time(sample: Sample, device: torch.device) -> None:
     """Changing a kernel after the encode, before the commit, changes nothing of that encode."""

@@ -11,6 +11,7 @@ import torch
 from catalogue import having
 from encoding import Bench, run, train
 from helpers import inner
+from in_one_test import in_one_test
 from samples.sample import Array, Sample, exact
 
 
@@ -22,6 +23,7 @@ def _direction(sample: Sample, index: int, shape: Sequence[int]) -> Array:
     return exact(sample.random(f"direction {index}").normal(size=tuple(shape)))
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having("affine", gradients=True), ids=str)
 def test_adjoint(sample: Sample, device: torch.device) -> None:
     """For an affine kernel ``<f(x + v) - f(x), g> = <v, gradient(g)>`` for every direction v, up to rounding."""
@@ -40,6 +42,7 @@ def test_adjoint(sample: Sample, device: torch.device) -> None:
         assert abs(taken - given) <= 2e-6 * scale
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having("affine", gradients=True), ids=str)
 def test_adjoint_of_parameters(sample: Sample, device: torch.device) -> None:
     """Weights are linear too: ``<f(x) - f(0) , g>`` is the scalar product of weights and their gradient."""
@@ -55,6 +58,7 @@ def test_adjoint_of_parameters(sample: Sample, device: torch.device) -> None:
     assert abs(inner(found.result - constant, flow) - inner(weights, found.weights)) <= 2e-6 * scale
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having("smooth", gradients=True), ids=str)
 def test_finite_differences(sample: Sample, device: torch.device) -> None:
     """Central differences along one direction; float32 leaves about three digits of them."""

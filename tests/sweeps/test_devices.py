@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import FIRST_OF_CLASS, OTHERS, SOME_OF_CLASS, SWEPT, having
+from catalogue import FIRST_OF_CLASS, OTHERS, SOME_OF_CLASS, SWEPT, class_of, having
 from encoding import Bench, Outcome, encode, keep_results, train, trained
 from exercises import EXERCISES
 from helpers import assert_close
+from in_one_test import in_one_test, in_one_test_of_each
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel.base import MPSKernel
@@ -75,6 +76,7 @@ def _assert_same(found: Outcome, expected: Outcome, tolerance: float) -> None:
             assert_close(actual, wanted, tolerance, part)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_there(sample: Sample, elsewhere: Bench, device: torch.device) -> None:
     values, expected = sample.sources(), trained(sample, HOME)
@@ -84,6 +86,7 @@ def test_there(sample: Sample, elsewhere: Bench, device: torch.device) -> None:
     _assert_same(found, expected, TOLERANCE[device.type])
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", FIRST_OF_CLASS, ids=str)
 def test_there_and_back(sample: Sample, elsewhere: Bench) -> None:
     """Back on the CPU not a bit has changed, wherever the kernel was."""
@@ -94,6 +97,7 @@ def test_there_and_back(sample: Sample, elsewhere: Bench) -> None:
     _assert_same(train(home, moved, values, home.batch), expected, 0.0)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
 def test_the_kernels_without_samples(kind: type[MPSKernel], elsewhere: Bench, device: torch.device) -> None:
     home, use = Bench(HOME), EXERCISES[kind]
@@ -172,6 +176,7 @@ def _refuses(kernel: Any, bench: Bench, arguments: list[Any], strangers: list[An
     assert not command_buffer.recording.execution.works
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having(without=["multiary"], of=SOME_OF_CLASS), ids=str)
 def test_sources_states_and_destinations_of_another_device(sample: Sample, elsewhere: Bench) -> None:
     home, values = Bench(HOME), sample.sources()
@@ -188,6 +193,7 @@ def test_sources_states_and_destinations_of_another_device(sample: Sample, elsew
         encode(moved, home.command_buffer(), ours[:1], *ours[1:])
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having(gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_gradient_states_of_another_device(sample: Sample, elsewhere: Bench) -> None:
     home, values = Bench(HOME), sample.sources()

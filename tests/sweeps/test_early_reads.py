@@ -12,6 +12,7 @@ import torch
 
 from catalogue import SOME_OF_CLASS
 from encoding import Bench, encode, keep_results, numbers, shape_of
+from in_one_test import in_one_test
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MTLCommandBufferError
 
@@ -60,6 +61,7 @@ class Step:
         return [(label, read) for label, each in found for read in (each.numpy, each.tensor)]
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_results_gradients_losses_and_gradients_of_parameters(sample: Any, device: torch.device) -> None:
     step = Step(sample, device)
@@ -81,6 +83,7 @@ def test_results_gradients_losses_and_gradients_of_parameters(sample: Any, devic
         buffer.contents()
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 @pytest.mark.parametrize("asked", ["before", "after"])
 def test_a_command_buffer_that_is_dropped(sample: Any, asked: str, device: torch.device) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT, having
+from catalogue import SWEPT, class_of, having
 from encoding import Bench, Outcome, encode, finish, numbers, parameter_gradients, shape_of, train, trained
 from helpers import assert_close
+from in_one_test import in_one_test_of_each
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import GradientSample, Sample, configured, placed_like
 
@@ -30,6 +31,7 @@ def _placed_like(kernel: Any, other: Any) -> None:
             setattr(kernel, prefix + name, getattr(other, prefix + name))
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_forward(sample: Sample, device: torch.device) -> None:
     """An encode that returns its result leaves the offset that it used in the kernel."""
@@ -51,6 +53,7 @@ def test_forward(sample: Sample, device: torch.device) -> None:
         assert_close(actual, wanted, tolerance, "gradient")
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_the_descriptor_method_sets_what_the_encode_sets(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -132,6 +135,7 @@ def _fresh_states(forward: Outcome, images: list[Any], backward: GradientSample)
     return forward.states if backward.needs_state else None
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(gradients=True), ids=str)
 def test_gradients_with_properties_by_hand(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -145,6 +149,7 @@ def test_gradients_with_properties_by_hand(sample: Sample, device: torch.device)
         _same_parameters(states, forward)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["ignores offset", "random"], gradients=True), ids=str)
 def test_gradients_by_hand_of_a_placed_forward(sample: Sample, device: torch.device) -> None:
     """Other offsets, a clip rectangle and channel slices on both sides.
@@ -189,6 +194,7 @@ def _four(values: np.ndarray) -> np.ndarray:
     return np.broadcast_to(values[:, :1], (values.shape[0], 4, *values.shape[2:]))
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["ignores offset", "random", "resampled"], gradients=True), ids=str)
 def test_some_pixels_of_the_gradient(sample: Sample, device: torch.device) -> None:
     """`primary_offset` drops the gradient pixels before it; the offsets then belong to the first one that is used."""

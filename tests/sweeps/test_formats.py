@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT, having
+from catalogue import SWEPT, class_of, having
 from encoding import FLOAT16, FLOAT32, UNORM8, Bench, data_alone, encode, finish, keep_results, numbers, train
 from helpers import assert_close
+from in_one_test import in_one_test_of_each
 from measured import note_format
 from samples.sample import Sample, placed_like
 
@@ -20,6 +21,7 @@ def _rounded(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float16).astype(np.float64)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_half_precision_images(sample: Sample, device: torch.device) -> None:
     """The result has the source's format, and is the float32 result of the same numbers rounded once."""
@@ -39,6 +41,7 @@ def test_half_precision_images(sample: Sample, device: torch.device) -> None:
         note_format(type(kernel), "float16", device)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["labels"]), ids=str)
 def test_bytes_stand_for_zero_to_one(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -64,6 +67,7 @@ def test_bytes_stand_for_zero_to_one(sample: Sample, device: torch.device) -> No
     note_format(type(kernel), "unorm8", device)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(gradients=True), ids=str)
 def test_gradients_of_byte_images_keep_the_gradients_format(sample: Sample, device: torch.device) -> None:
     """A gradient is no byte: the result has the format of the incoming gradient, not that of the source."""
@@ -82,6 +86,7 @@ def test_gradients_of_byte_images_keep_the_gradients_format(sample: Sample, devi
     finish(command_buffer)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having("pointwise", without=["labels", "random"]), ids=str)
 def test_operands_of_different_formats(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import ABSTRACT, GRADIENTS, OTHERS, SAMPLES, SWEPT, having
+from catalogue import ABSTRACT, GRADIENTS, OTHERS, SAMPLES, SWEPT, class_of, having
 from encoding import FLOAT16, UNORM8, Bench, Outcome, encode, finish, numbers, train
 from helpers import array, assert_close
+from in_one_test import in_one_test, in_one_test_of_each
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.runtime.devices import mtl_device
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
@@ -140,6 +141,7 @@ def _interpolates(sample: Sample) -> bool:
     return "resampled" in sample.traits or sample in GRIDS
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_sources_that_are_not_finite(sample: Sample, device: torch.device) -> None:
     """One such number in each image of every source shows where the formula has it, and nowhere else."""
@@ -162,6 +164,7 @@ def _told(actual: Array, wanted: Array) -> Array:
     return np.isfinite(actual) | ~np.isfinite(wanted)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(gradients=True), ids=str)
 def test_incoming_gradients_that_are_not_finite(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -177,6 +180,7 @@ def test_incoming_gradients_that_are_not_finite(sample: Sample, device: torch.de
         _check_not_finite(actual[told], want[told], rest[told], f"gradient {index} of {sample.name}", liberties)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["random"]), ids=str)
 def test_numbers_near_the_end_of_half_precision(sample: Sample, device: torch.device) -> None:
     """Sources up to 60000: results beyond 65504 are infinite, all others right."""
@@ -195,6 +199,7 @@ def test_numbers_near_the_end_of_half_precision(sample: Sample, device: torch.de
     assert same.all(), f"{sample.name}: {found[~same][:4]}, expected {stored[~same][:4]}"
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", having(without=["random"]), ids=str)
 def test_bytes_hold_no_negative_numbers(sample: Sample, device: torch.device) -> None:
     """Results below 0 are stored as 0, those above 1 as 1, NaN as 0."""
@@ -222,6 +227,7 @@ def _edges_like(kernel: Any, other: Any) -> None:
 # --- images and windows that hardly meet -----------------------------------------------------------------------------
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", EXTREME, ids=str)
 def test_windows_larger_than_images(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -229,6 +235,7 @@ def test_windows_larger_than_images(sample: Sample, device: torch.device) -> Non
     _check(sample, train(bench, sample, sources, bench.batch), sources)
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", [*having(without=["ignores offset", "random"]), *EXTREME], ids=str)
 def test_offsets_beyond_the_image(sample: Sample, device: torch.device) -> None:
     """Of a thousand pixels, too: the edge mode's numbers, and gradients that are lost there."""
@@ -263,6 +270,7 @@ NOWHERE = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", FIRST, ids=str)
 def test_clip_rectangles_of_nothing(sample: Sample) -> None:
     """Empty ones, and ones beside the destination: refused by forward and gradient kernels, by name."""
@@ -288,6 +296,7 @@ def test_clip_rectangles_of_nothing(sample: Sample) -> None:
 # --- few pixels, few channels, no images ------------------------------------------------------------------------------
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", ANY_SIZE, ids=str)
 def test_one_pixel_and_one_row(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -303,6 +312,7 @@ def test_one_pixel_and_one_row(sample: Sample, device: torch.device) -> None:
             _check(small, train(bench, small, sources, bench.batch), sources)
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", FIRST, ids=str)
 def test_sizes_that_a_kernel_was_not_made_for(sample: Sample) -> None:
     """A result, or a refusal that names the kernel: most have weights, labels, grids or regions of other sizes."""
@@ -313,6 +323,7 @@ def test_sizes_that_a_kernel_was_not_made_for(sample: Sample) -> None:
             train(bench, small, small.sources(), bench.batch)
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", FIRST, ids=str)
 def test_channels_that_are_not_there(sample: Sample) -> None:
     """Offsets that are no multiples of 4 (but where any will do), beyond the source, and no room in a destination."""
@@ -332,6 +343,7 @@ def test_channels_that_are_not_there(sample: Sample) -> None:
             encode(kernel, command_buffer, sources, *sample.more(bench, 2), destination)
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", FIRST, ids=str)
 def test_no_images(sample: Sample) -> None:
     bench = Bench(CPU)
@@ -362,6 +374,7 @@ MADE = {
 NOT_HELD = [1e39, -1e300, 10**400, "1", None, True, [1.0]]
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", MADE, ids=lambda kind: kind.__name__)
 def test_properties_hold_numbers_of_float32(kind: Any) -> None:
     """A number that float32 cannot hold is refused where it is set, not where the work runs."""
@@ -379,6 +392,7 @@ def test_properties_hold_numbers_of_float32(kind: Any) -> None:
         assert getattr(kernel, name) == before
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", MADE, ids=lambda kind: kind.__name__)
 def test_offsets_stay_within_32_bits(kind: Any) -> None:
     try:

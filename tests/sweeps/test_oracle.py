@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import ALL
+from catalogue import ALL, class_of
 from encoding import Bench, train, trained
 from helpers import assert_close
+from in_one_test import in_one_test, in_one_test_of_each
 from measured import note_error
 from samples.sample import Sample, readings
 
 TOLERANCE = 1e-5
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", ALL, ids=str)
 def test_forward_and_gradients(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -38,6 +40,7 @@ def test_forward_and_gradients(sample: Sample, device: torch.device) -> None:
             assert_close(found.biases, biases, TOLERANCE, "gradient of biases")
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", ALL, ids=str)
 def test_results_are_finite_and_not_trivial(sample: Sample) -> None:
     """The samples exercise their kernels: no result is constant zero, none overflows."""

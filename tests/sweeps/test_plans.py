@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SOME_OF_CLASS, SWEPT, having
+from catalogue import SOME_OF_CLASS, SWEPT, class_of, having
 from encoding import Bench, encode, finish, keep_results, train
+from in_one_test import in_one_test, in_one_test_of_each
 from openmps.core.image.batch import MPSImageBatch
 from openmps.kernels.pooling import MPSCNNPoolingMax
 from openmps.ops.op import Op
@@ -37,6 +38,7 @@ def _operations(encodings: list[Dispatch]) -> list[Op]:
     return [step.op for encoding in encodings for step in encoding.function.equations]
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_encodes_of_equal_kernels_share_one_body(sample: Sample) -> None:
     bench = Bench.on(torch.device("cpu"))
@@ -47,6 +49,7 @@ def test_encodes_of_equal_kernels_share_one_body(sample: Sample) -> None:
         assert all(mine is theirs for mine, theirs in zip(functions[0], others, strict=True))
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_operations_are_values_without_memory(sample: Sample) -> None:
     bench = Bench.on(torch.device("cpu"))
@@ -57,6 +60,7 @@ def test_operations_are_values_without_memory(sample: Sample) -> None:
             assert not isinstance(getattr(op, each.name), torch.Tensor | np.ndarray | list | dict), op
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having(gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_gradients_are_planned_once(sample: Sample) -> None:
     bench = Bench.on(torch.device("cpu"))
@@ -65,6 +69,7 @@ def test_gradients_are_planned_once(sample: Sample) -> None:
         assert mine._configuration is theirs._configuration
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_planning_touches_no_kernel(sample: Sample) -> None:
     """Encodes into a destination leave every property of the kernel as it was."""

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SOME_OF_CLASS, having
+from catalogue import SOME_OF_CLASS, class_of, having
 from encoding import Bench, encode, finish, is_batch, numbers, temporary_copy, train, trained
 from helpers import assert_close
+from in_one_test import in_one_test, in_one_test_of_each
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from samples.sample import Sample
@@ -26,6 +27,7 @@ def _counts(images: Any) -> set[int]:
     return {image.read_count for image in _members(images)}
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 @pytest.mark.parametrize("kind", ["batch", "image"])
 def test_forward(sample: Sample, kind: str, device: torch.device) -> None:
@@ -44,6 +46,7 @@ def test_forward(sample: Sample, kind: str, device: torch.device) -> None:
     assert not any(block.is_allocated for block in kept)
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having(gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_a_whole_pass_of_temporary_objects(sample: Sample, device: torch.device) -> None:
     """Nothing is read too often or too rarely, the numbers are those of permanent objects, all memory comes back."""
@@ -79,6 +82,7 @@ def test_a_whole_pass_of_temporary_objects(sample: Sample, device: torch.device)
         assert_close(numbers(flow), wanted, TOLERANCE, "gradient")
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_writing_takes_no_read(sample: Sample, device: torch.device) -> None:
     """A temporary destination can be written again and again."""

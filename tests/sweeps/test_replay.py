@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SOME_OF_CLASS, SWEPT
+from catalogue import SOME_OF_CLASS, SWEPT, class_of
 from encoding import FLOAT16, FLOAT32, Bench, Outcome, train
+from in_one_test import in_one_test_of_each
 from openmps.errors import MPSTrainingWarning
 from replay_twin import assert_same, replayer_of, replaying_queue
 from samples.sample import Sample
@@ -41,6 +42,7 @@ def _rounds(sample: Sample, bench: Bench, channel_format: Any) -> list[Outcome]:
     return found
 
 
+@in_one_test_of_each(class_of)
 @pytest.mark.filterwarnings(f"ignore::{MPSTrainingWarning.__module__}.{MPSTrainingWarning.__name__}")
 @pytest.mark.parametrize(
     ("sample", "channel_format"),

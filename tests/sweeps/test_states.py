@@ -11,6 +11,7 @@ import torch
 from catalogue import SOME_OF_CLASS, having
 from encoding import Bench, encode, finish, keep_results, numbers, train, trained
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSImageSizeEncodingState, MPSNNGradientState
 from openmps.runtime.devices import mtl_device
@@ -22,6 +23,7 @@ WITHOUT = having("labels", without=["label images"])
 IMAGES = 3
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", WITH_STATES, ids=str)
 def test_a_state_for_each_image_or_one_for_all(sample: Sample) -> None:
     bench = Bench(mtl_device("cpu"))
@@ -42,6 +44,7 @@ def test_a_state_for_each_image_or_one_for_all(sample: Sample) -> None:
     assert single is not kernel.result_state(*[batch[0] for batch in images])
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", WITH_STATES, ids=str)
 def test_temporary_states(sample: Sample) -> None:
     bench = Bench(mtl_device("cpu"))
@@ -68,6 +71,7 @@ def test_kernels_without_states(sample: Sample) -> None:
     assert kernel.temporary_result_state_batch(bench.command_buffer(), images) is None
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", WITH_STATES, ids=str)
 def test_states_made_before_the_encode(sample: Sample, device: torch.device) -> None:
     """Passed as destination states, also when its members were looked at before."""
@@ -102,6 +106,7 @@ def _gradients(
     return flows
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having(without=["random", "one mask"], gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_states_of_single_encodes_as_a_batch(sample: Sample, device: torch.device) -> None:
     """Forward one by one, then one gradient encode for all of them with the list of their states."""
@@ -125,6 +130,7 @@ def test_states_of_single_encodes_as_a_batch(sample: Sample, device: torch.devic
         assert_close(numbers(flow), wanted, TOLERANCE)
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having(without=["one mask"], gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_one_image_of_a_batch_and_its_state(sample: Sample, device: torch.device) -> None:
     """The gradient of image 1 alone, with the state that the batch encode left for it, permuted batches too."""
@@ -154,6 +160,7 @@ def test_one_image_of_a_batch_and_its_state(sample: Sample, device: torch.device
         assert_close(numbers(some), wanted[order], TOLERANCE)
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", WITH_STATES, ids=str)
 def test_what_a_state_tells(sample: Sample) -> None:
     bench = Bench(mtl_device("cpu"))

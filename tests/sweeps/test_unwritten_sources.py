@@ -13,6 +13,7 @@ import torch
 import openmps as mps
 from catalogue import SOME_OF_CLASS, having
 from encoding import Bench, encode, keep_results, shape_of
+from in_one_test import in_one_test
 from openmps.core.state.state import Saved
 from openmps.runtime.binding import Binding
 
@@ -47,6 +48,7 @@ def unwritten_batch(bench: Bench, values: Any = X) -> Any:
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", SOME_OF_CLASS, ids=str)
 def test_every_kernel_refuses_it_as_each_of_its_sources(sample: Any, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -64,6 +66,7 @@ def test_every_kernel_refuses_it_as_each_of_its_sources(sample: Any, device: tor
         assert not command_buffer.encodings
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", having(gradients=True, of=SOME_OF_CLASS), ids=str)
 def test_every_gradient_kernel_refuses_it_as_gradient_and_as_state(sample: Any, device: torch.device) -> None:
     bench = Bench.on(device)
