@@ -16,6 +16,7 @@ import pytest
 import openmps as mps
 import openmps.training
 from helpers import source_of
+from in_one_test import in_one_test
 from networks import Weights, convolution
 from openmps.checks import KnownAttributes, NamedAttributes
 from openmps.spellings import camel_case
@@ -130,6 +131,7 @@ THINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", THINGS)
 def test_another_spelling_is_refused_and_the_right_one_is_named(kind: str) -> None:
     make, wrong, right = THINGS[kind]
@@ -155,6 +157,7 @@ def _several_words(kind: Any) -> list[str]:
     return sorted(name for name in names if "_" in name.strip("_") and name[0] != "_" and name.islower())
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [
     kind for name in mps.__all__ if inspect.isclass(kind := getattr(mps, name))
     if issubclass(kind, KnownAttributes) and not issubclass(kind, NamedAttributes)
@@ -301,6 +304,7 @@ STRICT = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", STRICT, ids=lambda kind: kind.__name__)
 def test_every_public_attribute_that_a_class_sets_is_declared_in_it(kind: type) -> None:
     """Else its own methods would be refused."""

@@ -19,6 +19,7 @@ from conformance_list.vocabulary import BESIDE, ENTRY, VALUES
 import openmps as mps
 from catalogue import SAMPLES
 from encoding import Bench, run
+from in_one_test import in_one_test
 from node_catalogue import NODE_SAMPLES
 from openmps.conformance.answers import answer_of
 from openmps.conformance.arrays import array_of
@@ -77,6 +78,7 @@ def test_nothing_is_left_out_in_silence() -> None:
     assert {*CONVENTIONS} == settled | {*questions.APART} and not settled & {*questions.APART}
 
 
+@in_one_test
 @pytest.mark.parametrize("name", [row.name for row in FILTERS if row.alternatives and row.name not in questions.APART])
 def test_questions_on_filters_tell_their_readings_apart(name: str) -> None:
     found: list[str] = []
@@ -87,6 +89,7 @@ def test_questions_on_filters_tell_their_readings_apart(name: str) -> None:
     assert len({*found}) == len(found)
 
 
+@in_one_test
 @pytest.mark.parametrize(("kind", "sample"), KERNELS, ids=lambda each: getattr(each, "name", ""))
 def test_a_description_makes_the_same_kernel(kind: type, sample: Sample) -> None:
     kernel = sample.make(CPU)
@@ -181,6 +184,7 @@ def test_drawn_numbers_are_different_and_exact() -> None:
 # --- recordings -------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(("golden", "name"), PUBLISHED, ids=lambda each: each if isinstance(each, str) else "")
 def test_published_answers(golden: Any, name: str, answers: Mapping[str, Any]) -> None:
     """All agree but the one that openmps declines; another last number is told apart."""

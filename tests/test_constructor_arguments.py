@@ -11,6 +11,7 @@ import pytest
 
 import openmps as mps
 from helpers import source_of
+from in_one_test import in_one_test
 
 READ_AS = {
     # The framework's own names for the parts.
@@ -167,6 +168,7 @@ def _rule(table: dict[str, str], kind: type, argument: str) -> str | None:
     return next((table[name] for name in (*names, argument) if name in table), None)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", _classes(), ids=lambda kind: kind.__name__)
 def test_arguments_are_attributes(kind: type) -> None:
     known = _attributes(kind)

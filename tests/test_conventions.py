@@ -18,6 +18,7 @@ from catalogue import SAMPLES
 from convention_cases import CASES
 from convention_cases.case import SOURCES, STEPS, Absent, Subject, graph_of, listed, ordered, row_image, run
 from encoding import Bench, Outcome, train, trained
+from in_one_test import in_one_test
 from mac_facts import arrays, graphs, matrices, storage
 from mac_facts.fact import DEVICE, image
 from openmps.convention import NotingConventions
@@ -69,6 +70,7 @@ def test_every_switch_is_asked() -> None:
     assert {name for fact in SWITCHED for name in fact.switch or ()} >= OBJECTS
 
 
+@in_one_test
 @pytest.mark.parametrize("name", CONVENTIONS)
 def test_a_row_with_one_choice_says_why(name: str) -> None:
     row = CONVENTIONS[name]
@@ -101,6 +103,7 @@ def _others(name: str) -> dict[str, str]:
     return {each: row.alternatives[0] for each, row in CONVENTIONS.items() if row.alternatives and each != name}
 
 
+@in_one_test
 @pytest.mark.parametrize("name", CASES)
 def test_choices_differ(name: str) -> None:
     """No two choices of a case have the same numbers, so that each check can fail."""
@@ -108,12 +111,14 @@ def test_choices_differ(name: str) -> None:
     assert len({*answers}) == len(answers)
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "form"), ABSENT)
 def test_an_absent_form_is_absent(name: str, form: str) -> None:
     absent = getattr(CASES[name], form)
     assert absent.reason and absent.claim()
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "choice", "form"), FORMS)
 def test_a_switch_changes_what_it_says(name: str, choice: str, form: str) -> None:
     """Made in the block, encoded outside; and nothing of it stays behind."""
@@ -122,6 +127,7 @@ def test_a_switch_changes_what_it_says(name: str, choice: str, form: str) -> Non
     _check(name, CONVENTIONS[name].default, run(subject, subject.make())[0])
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "choice", "form"), FORMS)
 def test_copies_keep_it(name: str, choice: str, form: str) -> None:
     subject, things = _made(name, choice, form)
@@ -129,6 +135,7 @@ def test_copies_keep_it(name: str, choice: str, form: str) -> None:
         _check(name, choice, run(subject, [each.copy() for each in things])[0])
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "choice", "form"), FORMS)
 def test_archives_keep_it(name: str, choice: str, form: str) -> None:
     """Read where every other switch is turned, and that one is as it comes."""
@@ -146,6 +153,7 @@ def test_archives_keep_it(name: str, choice: str, form: str) -> None:
     _check(name, choice, run(subject, again)[0])
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "choice"), IN_GRAPHS)
 def test_fusions_keep_it(name: str, choice: str) -> None:
     """The fused graph is another function than the unfused one, unless the case says why there is no rule."""
@@ -161,6 +169,7 @@ def test_fusions_keep_it(name: str, choice: str) -> None:
     assert (ran[0] == ran[1]) == bool(CASES[name].unfused)
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "choice", "form"), FORMS)
 def test_replays_keep_it(name: str, choice: str, form: str) -> None:
     """In turns with the same of another choice, on one queue."""
@@ -429,6 +438,7 @@ def _descriptors(graph: mps.MPSNNGraph, subject: Subject) -> list[mps.MPSImageDe
     return [each.descriptor() for each in ordered(graph, subject.sources)]
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "choice"), IN_GRAPHS)
 def test_lint_names_what_a_graph_depends_on(name: str, choice: str) -> None:
     """And who is known to choose so; `test_switches_change_no_other_case` shows that it leaves nothing out."""

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.errors import MPSError
 
 pytestmark = [
@@ -225,6 +226,7 @@ def _given(name: str, parameters: list[inspect.Parameter]) -> dict[str, Any]:
     return {each: known[each] for each in needed if each in known}
 
 
+@in_one_test
 @pytest.mark.parametrize("name", CALLS)
 def test_a_wrong_argument_is_a_named_error(name: str) -> None:
     call, found = CALLS[name], list[str]()

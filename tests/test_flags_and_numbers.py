@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.core.image.picture import png
 from openmps.core.state.resources import MPSStateResourceList
 from openmps.kernels.concatenation import Concatenation
@@ -291,6 +292,7 @@ def test_every_flag_is_tried() -> None:
     assert not missing
 
 
+@in_one_test
 @pytest.mark.parametrize("name", FLAGS)
 def test_text_and_numbers_are_no_flags(name: str) -> None:
     wrong = [*NOT_FLAGS, *([] if name.endswith(OPTIONAL) else [None])]
@@ -342,6 +344,7 @@ def _settable(kind: str) -> list[tuple[str, str, str]]:
 ATTRIBUTES = [each for kind in THINGS for each in _settable(kind)]
 
 
+@in_one_test
 @pytest.mark.parametrize(("kind", "name", "declared"), ATTRIBUTES, ids=lambda value: str(value))
 def test_attributes_are_checked_where_they_are_set(kind: str, name: str, declared: str) -> None:
     thing = THINGS[kind]()
@@ -538,6 +541,7 @@ FARTHEST = 2**31 - 1
 POOLINGS = ["MPSCNNPoolingMax", "MPSCNNPoolingAverage", "MPSCNNPoolingL2Norm"]
 
 
+@in_one_test
 @pytest.mark.parametrize("place", range(4))
 @pytest.mark.parametrize("size", [2**31, 2**63, 2**70])
 @pytest.mark.parametrize("kind", POOLINGS)

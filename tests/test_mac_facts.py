@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from mac_facts import arrays, graphs, image_filters, kernels, matrices, storage
 from mac_facts.absent import ABSENT
 from mac_facts.fact import Fact, agrees
@@ -17,6 +18,7 @@ FACTS = [*kernels.FACTS, *graphs.FACTS, *storage.FACTS, *matrices.FACTS, *arrays
 SWITCHED = [*graphs.SWITCHED, *storage.SWITCHED, *matrices.SWITCHED, *arrays.SWITCHED]
 
 
+@in_one_test
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
 def test_fact(fact: Fact) -> None:
     found = fact.ask()
@@ -36,6 +38,7 @@ def test_fact_that_a_convention_makes_hold(fact: Fact) -> None:
             assert agrees(fact.ask(), fact.answer, 0.0)
 
 
+@in_one_test
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_facts_hold_for_machines(machine: str, fact: Fact) -> None:
@@ -44,6 +47,7 @@ def test_facts_hold_for_machines(machine: str, fact: Fact) -> None:
         assert agrees(fact.ask(), fact.answer, fact.tolerance)
 
 
+@in_one_test
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
 def test_another_answer_is_told_apart(fact: Fact) -> None:
     """The last number is another one; of what is no numbers, the whole."""

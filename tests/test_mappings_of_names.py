@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps import formats, training
 from openmps.errors import MPSError
 from openmps.formats import onnx
@@ -102,6 +103,7 @@ def _files(in_an_empty_folder: None) -> None:
     onnx.save(graph(), "x.onnx", mps.MPSImageDescriptor(mps.MPSImageFeatureChannelFormat.FLOAT32, 1, 1, 4))
 
 
+@in_one_test
 @pytest.mark.parametrize("value", NO_MAPPINGS)
 @pytest.mark.parametrize("where", MAPPINGS)
 def test_what_is_no_mapping(where: str, value: str) -> None:
@@ -110,6 +112,7 @@ def test_what_is_no_mapping(where: str, value: str) -> None:
         call(NO_MAPPINGS[value])
 
 
+@in_one_test
 @pytest.mark.parametrize("value", WRONG_MEMBERS)
 @pytest.mark.parametrize("where", TEXTS)
 def test_what_is_no_name(where: str, value: str) -> None:
@@ -118,6 +121,7 @@ def test_what_is_no_name(where: str, value: str) -> None:
         call(WRONG_MEMBERS[value])
 
 
+@in_one_test
 @pytest.mark.parametrize("value", [{3: ARRAY}, {np.float32(1): ARRAY}, {None: ARRAY}], ids=["3", "float32", "None"])
 @pytest.mark.parametrize(
     "where", [each for each in MAPPINGS if each not in TEXTS and each not in ("registry", "files")]
@@ -143,6 +147,7 @@ NAMES: dict[str, tuple[Callable[[Any], object], str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("value", [np.zeros(2), np.array(["a", "b"]), 3, np.float32(1), None, b"x"], ids=repr)
 @pytest.mark.parametrize("where", NAMES)
 def test_what_is_no_text(where: str, value: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps import formats, training
 from openmps.formats.atomic import flush, make_folder, remove_leftovers, write_atomic
 from openmps.formats.paths import path_of
@@ -67,6 +68,7 @@ TAKES_PATHS: dict[str, Callable[[Any], object]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", TAKES_PATHS)
 @pytest.mark.parametrize("path", ["a\0b", Path("a\0b"), "\ud800"], ids=["text", "path", "surrogate"])
 def test_a_path_that_no_file_can_have_is_a_file_error(
@@ -78,6 +80,7 @@ def test_a_path_that_no_file_can_have_is_a_file_error(
     assert list(tmp_path.iterdir()) == []
 
 
+@in_one_test
 @pytest.mark.parametrize("name", TAKES_PATHS)
 def test_a_number_is_no_path(name: str) -> None:
     with pytest.raises(mps.MPSTypeError):
@@ -224,6 +227,7 @@ RATES: dict[str, Callable[[float], object]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", RATES)
 @pytest.mark.parametrize("rate", [math.inf, -math.inf, math.nan, 1e300])
 def test_a_learning_rate_is_finite(name: str, rate: float) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.formats import onnx, swift
 from openmps.runtime.devices import mtl_device
 
@@ -88,6 +89,7 @@ def _printing() -> list[type]:
     return list(found.values())
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", _printing(), ids=lambda kind: kind.__name__)
 def test_what_prints_as_lines_is_shown_as_lines(kind: Any) -> None:
     assert hasattr(kind, "_repr_html_") or kind.__name__ in OF_ONE_LINE

@@ -18,6 +18,7 @@ import forked  # noqa: E402
 from bench import growth, harness, kernel_cases, kernels, page, training  # noqa: E402
 
 from catalogue import SAMPLES  # noqa: E402
+from in_one_test import in_one_test  # noqa: E402
 from openmps.runtime.devices import mtl_device  # noqa: E402
 
 
@@ -116,6 +117,7 @@ def test_every_kernel_is_measured_or_has_a_reason() -> None:
     assert measured.isdisjoint(kernel_cases.WITHOUT)
 
 
+@in_one_test
 @pytest.mark.parametrize("case", kernel_cases.CASES, ids=lambda case: case.kernel)
 def test_a_kernel_and_its_call_compute_the_same(case: kernel_cases.Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """`measure` raises where the numbers differ; those of the gradient too."""

@@ -16,6 +16,7 @@ import pytest
 
 import openmps as mps
 from channel_sources import BatchChannels
+from in_one_test import in_one_test
 from openmps.core.state.resources import MPSStateResourceList
 from samples.convolution import ArraySource
 
@@ -314,6 +315,7 @@ def check(thing: Any, arguments: list[str], given: list[Any]) -> None:
             assert found == value, name
 
 
+@in_one_test
 @pytest.mark.parametrize(("kind", "selector"), [each for each in SELECTORS if _is_tried(*each)])
 def test_initializers_in_the_selectors_order(kind: str, selector: str) -> None:
     name, arguments = parsed(selector)
@@ -333,6 +335,7 @@ def test_initializers_in_the_selectors_order(kind: str, selector: str) -> None:
     check(thing, arguments, given)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "kind", sorted({kind for kind, selector in SELECTORS if kind.endswith("Node") and selector[0] == "+"})
 )

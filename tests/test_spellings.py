@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps import debug, formats, training
 
 CPU = mps.mtl_device("cpu")
@@ -56,6 +57,7 @@ def words_of(kind: type) -> list[str]:
     return [name for name, each in inspect.signature(kind).parameters.items() if "_" in name and each.kind in kinds]
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", constructors(), ids=lambda kind: kind.__name__)
 def test_arguments_of_constructors_in_camel_case(kind: type) -> None:
     for name in words_of(kind):
@@ -75,6 +77,7 @@ def public_classes() -> list[type]:
     return sorted(found - others, key=lambda kind: kind.__name__)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", public_classes(), ids=lambda kind: kind.__name__)
 def test_arguments_that_no_constructor_has(kind: type) -> None:
     with pytest.raises(mps.MPSTypeError, match=f"^{kind.__name__}: bananas is no argument here. The arguments are "):
@@ -85,6 +88,7 @@ def records() -> list[type]:
     return [kind for kind in public_classes() if is_dataclass(kind) or hasattr(kind, "_fields")]
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", records(), ids=lambda kind: kind.__name__)
 def test_fields_of_dataclasses_and_named_tuples_in_camel_case(kind: type) -> None:
     for name in words_of(kind):

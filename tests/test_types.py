@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
 from openmps import types
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
 
@@ -115,6 +116,7 @@ FLAGS = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", TABLE)
 def test_values_are_the_headers(name: str) -> None:
     assert {member: int(value) for member, value in getattr(types, name).__members__.items()} == TABLE[name]
@@ -150,6 +152,7 @@ def test_every_enumeration_of_the_framework_is_here() -> None:
         assert expected.items() <= found.items(), name
 
 
+@in_one_test
 @pytest.mark.parametrize("name", ENUMERATIONS)
 def test_options_are_flags_and_the_rest_are_not(name: str) -> None:
     assert issubclass(ENUMERATIONS[name], enum.IntFlag if name in FLAGS else enum.IntEnum)
@@ -238,6 +241,7 @@ def test_structs_are_values(struct: object) -> None:
         struct.wide = 1  # type: ignore[attr-defined]
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("struct", "name"), UNSIGNED, ids=lambda value: value if isinstance(value, str) else _name(value)
 )

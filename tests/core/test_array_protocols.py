@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.metal.device import MTLCommandQueue, MTLDevice
 from openmps.runtime.devices import mtl_device
 
@@ -47,6 +48,7 @@ def _as_seen(kind: str, array: Any) -> Any:
 # --- taken -----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @kinds
 @types
 def test_memory_of_an_array_is_shared(kind: str, dtype: str) -> None:
@@ -61,6 +63,7 @@ def test_memory_of_an_array_is_shared(kind: str, dtype: str) -> None:
     assert np.shares_memory(np.asarray(made), array)
 
 
+@in_one_test
 @kinds
 @types
 def test_memory_of_a_tensor_is_shared(kind: str, dtype: str, device: torch.device) -> None:
@@ -128,6 +131,7 @@ NOT_SHARED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("case", NOT_SHARED)
 @pytest.mark.parametrize("kind", [mps.MTLBuffer, mps.MPSVector])
 def test_what_cannot_be_shared_is_copied_and_says_why(kind: Any, case: str) -> None:
@@ -146,6 +150,7 @@ def test_what_cannot_be_shared_is_copied_and_says_why(kind: Any, case: str) -> N
     assert why in str(fault.value) and "Leave copy out to allow a copy" in str(fault.value)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [mps.MTLBuffer, mps.MPSVector])
 @pytest.mark.parametrize(
     ("given", "error", "message"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.core.arrays import elements, numbers
 
 VALUES = np.array([1.5, -2.0, 0.25], np.float32)
@@ -49,6 +50,7 @@ LOST: dict[str, tuple[Any, type[Exception], str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "read", [lambda data: numbers("Who", "data", data), lambda d: elements("Who", "data", d, np.float32)]
 )
@@ -59,6 +61,7 @@ def test_the_same_numbers(read: Any, kind: str) -> None:
     np.testing.assert_array_equal(found, VALUES)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "read", [lambda data: numbers("Who", "data", data), lambda d: elements("Who", "data", d, np.float32)]
 )
@@ -116,6 +119,7 @@ def _anchors(data: Any) -> Any:
     return mps.MPSCNNYOLOLossDescriptor(kind, kind, kind, kind, mps.MPSCNNReductionType.SUM, data)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "data",
     [[1.0, 1e300], np.array([1.0, 2 + 2j]), np.ma.masked_array([1.0, 2.0], [True, False])],

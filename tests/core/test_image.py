@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
@@ -91,6 +92,7 @@ def test_no_such_format(wrong: Any) -> None:
         MPSImageDescriptor(wrong, 1, 1, 1)
 
 
+@in_one_test
 @pytest.mark.parametrize("name", ["width", "height", "feature_channels", "number_of_images"])
 @pytest.mark.parametrize("value", [0, -3, 2.0, True, "4", None])
 def test_sizes_are_whole_numbers(name: str, value: Any) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.core.image.batch import (
     MPSImageBatch,
     MPSImageBatchIncrementReadCount,
@@ -293,6 +294,7 @@ def test_a_batch_is_read_as_one_tensor(mtl: MTLDevice, channel_format: Format, a
     np.testing.assert_array_equal(batch.stack().values(1, 2).permute(0, 2, 3, 1).cpu().numpy(), each[..., 1:3])
 
 
+@in_one_test
 @pytest.mark.parametrize("channel_format", FORMATS)
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("used", [False, True])

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from in_one_test import in_one_test
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -76,6 +77,7 @@ def image(pixels: np.ndarray) -> MPSImage:
 # --- whole images ----------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("layout", [HWC, CHW])
 @pytest.mark.parametrize("channel_format", FORMATS)
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.geometry import Lengths, Placement, suggested_geometry, window_extent
 from openmps.core.padding.policy import MPSNNDefaultPadding, custom_descriptor
@@ -289,6 +290,7 @@ def test_it_is_a_value() -> None:
     assert one != MPSNNDefaultPadding(16)
 
 
+@in_one_test
 @pytest.mark.parametrize("value", ["clamp", "CLAMP", 1, True, MPSDataType.FLOAT32])
 @pytest.mark.parametrize("counts", [None, True])
 @pytest.mark.parametrize("make", ["ExplicitPadding", "pytorch", "onnx"])

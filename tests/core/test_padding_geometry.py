@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from in_one_test import in_one_test
 from openmps.core.padding.geometry import (
     Geometry,
     Lengths,
@@ -98,6 +99,7 @@ def methods() -> Iterator[tuple[int, int, int, int]]:
         yield int(size | align | remainder), size, align, remainder
 
 
+@in_one_test
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda row: f"row{row[0]}-{int(row[3])}")
 def test_worked_forward_example(example: tuple) -> None:
     _, source, (k, d, s), method, result, read, missing, before, offset, first, last = example

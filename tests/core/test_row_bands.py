@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel import row_bands
 from openmps.ops.op import Role
@@ -31,6 +32,7 @@ def _stored(channel_format: Format, channels: int) -> torch.Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
+@in_one_test
 @pytest.mark.parametrize("edge", [MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP], ids=lambda edge: edge.name)
 @pytest.mark.parametrize("sample", BY_ROWS, ids=str)
 def test_bands_make_the_numbers_of_the_whole(

@@ -12,6 +12,7 @@ import pytest
 
 import openmps
 import openmps.training
+from in_one_test import in_one_test
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.neuron import MPSNNNeuronDescriptor
@@ -285,6 +286,7 @@ def test_the_same_object_gives_the_same_bytes(cpu: MTLDevice) -> None:
     assert len({MPSKeyedArchiver.archived_data(convolution(cpu)) for _ in range(8)}) == 1
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", ["<f4", ">f4", ">f8", ">i2", "?", "<f2"])
 @pytest.mark.parametrize("layout", [slice(None), slice(None, None, -1), slice(None, None, 2), slice(0)], ids=str)
 def test_arrays_of_every_layout(kind: str, layout: slice, cpu: MTLDevice) -> None:
@@ -396,6 +398,7 @@ def _changed(**changes: Any) -> dict[str, Any]:
     return {**POOL, **changes}
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "entry",
     [

@@ -18,6 +18,7 @@ import coreml_packages
 import openmps as mps
 import ways_out
 from coreml_models import CPU, ours
+from in_one_test import in_one_test
 from node_catalogue import NODE_SAMPLES
 from openmps.formats import coreml, onnx
 from openmps.formats.coreml.network import read
@@ -81,6 +82,7 @@ def _cases() -> list[Any]:
     return found
 
 
+@in_one_test
 @pytest.mark.parametrize(("entry", "policy"), _cases())
 def test_every_node_comes_back(entry: Any, policy: Any, tmp_path: Path) -> None:
     sample = entry.samples[0]

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from encoding import Bench, finish, numbers
+from in_one_test import in_one_test
 from networks import (
     NETWORKS,
     Outcome,
@@ -542,6 +543,7 @@ def _set(*path: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "change",
     [

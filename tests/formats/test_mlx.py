@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load
 
 import openmps as mps
+from in_one_test import in_one_test
 from networks import Weights, convolution
 from openmps.cli import main
 from openmps.formats import mlx, network_arrays
@@ -75,6 +76,7 @@ for _each in graphs():
     SAMPLES.setdefault(_each.values[0], []).append(_each.values)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [kind for kind in SAMPLES if kind not in LOSSES], ids=lambda kind: kind.__name__)
 @pytest.mark.filterwarnings("ignore")  # groups of few channels
 def test_every_node_class_gives_the_same(kind: Any, rng: np.random.Generator) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from onnx_models import CPU, conv, error, layer, model, node, numbers, ours, reference, runtime, saved
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSOperatorError, MPSTypeError
@@ -61,6 +62,7 @@ WINDOWS = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize("attributes", WINDOWS)
 @pytest.mark.parametrize("size", [(8, 9), (11, 12)])
 @pytest.mark.parametrize("kernel", [(3, 3), (2, 4), (1, 3)])
@@ -129,6 +131,7 @@ POOLS = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("attributes", POOLS)
 @pytest.mark.parametrize("counts", [0, 1])

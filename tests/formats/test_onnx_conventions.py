@@ -11,6 +11,7 @@ import pytest
 import openmps as mps
 from convention_cases import CASES
 from convention_cases.case import Subject, graph_of, listed, ordered, run
+from in_one_test import in_one_test
 from mac_facts.fact import image
 from openmps.convention.table import CONVENTIONS
 from openmps.formats.onnx.network import network
@@ -49,6 +50,7 @@ def _subject(name: str) -> Subject:
     )
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "choice"), [(name, each) for name in WRITTEN for each in CONVENTIONS[name].choices])
 def test_a_file_has_the_readings_of_its_graph(name: str, choice: str) -> None:
     """The numbers are the graph's, by another program."""

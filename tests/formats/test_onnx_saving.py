@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from node_catalogue import NODE_SAMPLES
 from onnx_models import CPU, FILL, error, light, numbers, ours, packaged, runtime, weighted
 from openmps.formats import onnx as reader
@@ -89,6 +90,7 @@ REFUSED = (
 )
 
 
+@in_one_test
 @pytest.mark.parametrize(("sample", "entry", "policy"), _cases())
 def test_every_node_in_every_form(sample: Any, entry: Any, policy: Any, tmp_path: Path) -> None:
     images = [mps.MPSNNImageNode(mps.Handle(f"x{place}")) for place in range(len(sample.shapes))]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
 from node_cases.case import generated
 from onnx_models import conv, error, model, node, numbers, ours, reference, saved
 from openmps.errors import MPSOperatorError
@@ -73,6 +74,7 @@ def _is_of_7(schema: Any) -> bool:
         return False
 
 
+@in_one_test
 @pytest.mark.parametrize("operator", sorted({*BUILDERS, *FOLDS}))
 def test_every_operator_in_every_version(operator: str, tmp_path: Path) -> None:
     """One input too many, an attribute that nobody knows, and words that are none."""

@@ -17,6 +17,7 @@ import swift_reader
 from encoding import Bench
 from fake_device import App, photo
 from graph.node_initializers import INITIALIZERS
+from in_one_test import in_one_test
 from networks import NETWORKS, Weights, convolution, training_graph
 from openmps.formats import swift
 from openmps.formats.archive.sources import StandIns
@@ -150,6 +151,7 @@ def test_it_computes_the_same() -> None:
 # --- every node class -------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(("kind", "entry", "sample"), graphs())
 def test_every_sample_of_every_node_class(kind: Any, entry: Any, sample: Any) -> None:
     graph = graph_of(kind, entry, sample)
@@ -239,6 +241,7 @@ def test_folded_batch_normalization_has_biases() -> None:
 # --- padding ----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_padding_policies(policy: Any) -> None:
     node = mps.MPSCNNPoolingAverageNode(images(1)[0], 3, 2)

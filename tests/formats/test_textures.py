@@ -16,6 +16,7 @@ import pytest
 from PIL import Image, ImageOps
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSTypeError
 from openmps.metal.device import MTLTexture
 from openmps.types import MTLPixelFormat, MTLStorageMode, MTLTextureType
@@ -214,6 +215,7 @@ def test_a_transparent_colour(channels: int, bits: int, rng: np.random.Generator
     assert set(np.unique(found[..., 3])) == {0, largest}
 
 
+@in_one_test
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG"])
 def test_upright(kind: str, orientation: int, rng: np.random.Generator) -> None:

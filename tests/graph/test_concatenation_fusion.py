@@ -12,6 +12,7 @@ import openmps as mps
 from channel_sources import Channels
 from encoding import Bench, finish
 from helpers import assert_close
+from in_one_test import in_one_test
 
 FORMATS = [mps.MPSImageFeatureChannelFormat.FLOAT32, mps.MPSImageFeatureChannelFormat.FLOAT16]
 
@@ -67,6 +68,7 @@ def run(end: Any, numbers: list[Any], channel_format: Any, *, allows: bool) -> t
     return result.numpy(), operations.count("Grow")
 
 
+@in_one_test
 @pytest.mark.parametrize("channel_format", FORMATS, ids=lambda each: each.name)
 @pytest.mark.parametrize(("first", "again"), [(8, 4), (5, 3), (1, 6), (5, 1), (2, 2)])
 @pytest.mark.parametrize("filler", ["texture", "zeros"])

@@ -12,6 +12,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish, numbers
+from in_one_test import in_one_test
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.kernels import neuron as kernel_of_neurons
 from openmps.ops.convolution.fused_convolution import PrepareConvolution
@@ -214,6 +215,7 @@ def _descriptors(sources: list[Any]) -> list[mps.MPSImageDescriptor]:
     ]
 
 
+@in_one_test
 @pytest.mark.parametrize("channel_format", FORMATS)
 @pytest.mark.parametrize("name", CASES)
 def test_fused_equals_step_by_step(
@@ -266,6 +268,7 @@ UNDER_GATES = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("case", UNDER_GATES)
 @pytest.mark.parametrize("gate", GATES)
 def test_gates_are_taken_in(

@@ -188,6 +188,7 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("rule", "severity", "bad", "good", "known", "got"),
     CASES,

@@ -182,6 +182,7 @@ def test_one_filter_size_is_the_dilation_rate_too() -> None:
     assert (other.kernel_height, other.stride_in_pixels_y, other.dilation_rate_x) == (3, 2, 4)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -255,6 +256,7 @@ def test_binary_convolutions_have_no_gradient_state() -> None:
         _ = _made(mps.MPSCNNBinaryConvolutionNode).convolution_gradient_state
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [row.node for row in NODES if row.gradient is None])
 def test_nodes_without_gradient_say_so(kind: type[Any]) -> None:
     node = _made(kind)
@@ -267,6 +269,7 @@ def test_nodes_without_gradient_say_so(kind: type[Any]) -> None:
 _STARTS = (mps.MPSCNNLossNode, mps.MPSCNNYOLOLossNode, mps.MPSNNInitialGradientNode)
 
 
+@in_one_test
 @pytest.mark.parametrize("row", [row for row in NODES if row.gradient is not None], ids=lambda row: row.node.__name__)
 def test_gradient_nodes_take_over_what_the_forward_node_says(row: Any) -> None:
     node = _made(row.node)

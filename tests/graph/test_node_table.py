@@ -11,6 +11,7 @@ import torch
 import openmps as mps
 from encoding import Bench, finish, numbers, parameter_gradients, train
 from helpers import assert_close
+from in_one_test import in_one_test
 from node_catalogue import APART, NODE_SAMPLES, NodeSamples
 from openmps.formats.archive.forms import properties
 from openmps.graph.nodes.catalog import NODES, make_kernel
@@ -108,6 +109,7 @@ class Trained:
         return [numbers(each) for each in (result, *others)], parameters
 
 
+@in_one_test
 @pytest.mark.filterwarnings("ignore:.*has no update:openmps.errors.MPSTrainingWarning")
 @pytest.mark.parametrize(("kind", "sample"), CASES)
 def test_a_graph_gives_the_numbers_of_kernels_by_hand(kind: Any, sample: Sample, bench: Bench) -> None:
@@ -135,6 +137,7 @@ def test_a_graph_gives_the_numbers_of_kernels_by_hand(kind: Any, sample: Sample,
         np.testing.assert_array_equal(biases, by_hand.biases)
 
 
+@in_one_test
 @pytest.mark.filterwarnings("ignore:.*has no update:openmps.errors.MPSTrainingWarning")
 @pytest.mark.parametrize(("kind", "sample"), CASES)
 def test_archives_and_copies_give_the_same_numbers(kind: Any, sample: Sample, bench: Bench) -> None:

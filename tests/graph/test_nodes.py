@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import openmps
+from in_one_test import in_one_test
 from networks import Weights
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
@@ -224,6 +225,7 @@ def test_a_gradient_is_one_image_node(given: tuple[Any, ...]) -> None:
         MPSCNNNeuronReLUNode(MPSNNImageNode()).gradient_filter(*given)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("source", [None, "image", 3])
 def test_sources_are_image_nodes(kind: str, source: object) -> None:

@@ -11,6 +11,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish
+from in_one_test import in_one_test
 from openmps.debug.work import operations_of
 from openmps.ops.convolution.convolution import convolution, with_biases
 from openmps.ops.convolution.fused_convolution import (
@@ -81,6 +82,7 @@ def outcome(graph: mps.MPSNNGraph, bench: Bench, x: np.ndarray) -> tuple[np.ndar
     return result.numpy(), program.function.operations().count("PooledConvolution")
 
 
+@in_one_test
 @pytest.mark.parametrize("channel_format", [Format.FLOAT32, Format.FLOAT16], ids=lambda each: each.name)
 @pytest.mark.parametrize(
     ("neuron", "pool", "read", "count"),

@@ -11,6 +11,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run, temporary_copy
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.checks import FLT_MAX
 from openmps.core.image.storage import Extent, Shape
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
@@ -103,6 +104,7 @@ OPERATIONS = ["add", "subtract", "multiply"]
 AXES = list(itertools.product([False, True], repeat=3))
 
 
+@in_one_test
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("primary", AXES, ids=str)
 @pytest.mark.parametrize("secondary", AXES, ids=str)

@@ -10,6 +10,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers
 from helpers import array, assert_close
+from in_one_test import in_one_test
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.state.rows import (
     MPSCNNNormalizationGammaAndBetaState,
@@ -385,6 +386,7 @@ def test_unavailable_forms(stage: str, encode: Any) -> None:
         encode(kernel, BENCH.command_buffer(), state)
 
 
+@in_one_test
 @pytest.mark.parametrize("wrong", ["nothing", "state", "image", "text", "states"])
 @pytest.mark.parametrize("stage", ["statistics", "forward", "sums", "backward"])
 def test_the_state_is_needed(stage: str, wrong: str) -> None:

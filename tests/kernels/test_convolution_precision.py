@@ -11,6 +11,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.core.image.image import MPSImage, MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution import (
@@ -351,6 +352,7 @@ PAIRS = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize(("forward", "backward"), PAIRS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("switch", [None, False, True])
 @pytest.mark.parametrize("asked", [None, FLOAT32, FLOAT16], ids=str)

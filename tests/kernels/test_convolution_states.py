@@ -13,6 +13,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.state.batch import MPSStateBatch, MPSStateBatchSynchronize
 from openmps.core.state.gradient import MPSImageSizeEncodingState
@@ -392,6 +393,7 @@ def test_what_encodes_a_size() -> None:
     assert not isinstance(MPSState(), MPSImageSizeEncodingState)
 
 
+@in_one_test
 @pytest.mark.parametrize("padding", [None, BOTTOM_RIGHT, VALID, FULL], ids=["same", "bottom right", "valid", "full"])
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -547,6 +549,7 @@ def test_a_step_on_the_device_is_the_step_on_the_cpu(
         assert_close(mine, theirs, TOLERANCE)
 
 
+@in_one_test
 @every_kind
 @pytest.mark.parametrize("option", [4, -1, "data", None, True])
 def test_options_that_there_are_not(kind: Kind, option: Any) -> None:

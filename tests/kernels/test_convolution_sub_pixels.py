@@ -11,6 +11,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError
 from openmps.kernels.convolution import (
@@ -85,6 +86,7 @@ def test_results_are_as_many_times_larger(padding: Any, device: torch.device) ->
     assert kernel.offset == plain.offset
 
 
+@in_one_test
 @pytest.mark.parametrize("edge", [ZERO, CLAMP])
 @pytest.mark.parametrize("factor", [2, 3])
 @pytest.mark.parametrize("size", [(1, 1), (5, 4), (4, 7), (6, 6)])

@@ -10,6 +10,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close, inner
+from in_one_test import in_one_test
 from openmps.core.image.image import MPSImage
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.padding.explicit import ExplicitPadding
@@ -96,6 +97,7 @@ def test_the_default_size_is_not_the_stride_times_the_source(device: torch.devic
     assert (kernel.offset, kernel.kernel_offset_x, kernel.kernel_offset_y) == (MPSOffset(0, 0, 0), 0, 0)
 
 
+@in_one_test
 @pytest.mark.parametrize("offset", [-2, -1, 0, 1, 3])
 @pytest.mark.parametrize("kernel_offset", [-3, -1, 0, 1, 4])
 def test_two_offsets(offset: int, kernel_offset: int, device: torch.device) -> None:
@@ -259,6 +261,7 @@ LAYERS = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 @pytest.mark.parametrize("padding", [None, BOTTOM_RIGHT, VALID, FULL], ids=["same", "bottom right", "valid", "full"])
 def test_with_a_convolutions_state_it_is_its_adjoint(

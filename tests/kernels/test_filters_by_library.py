@@ -21,6 +21,7 @@ from bench.filter_cases import CASES, Case
 from bench.image_filters import Pair
 
 from encoding import FLOAT32, UNORM8, Bench, finish
+from in_one_test import in_one_test
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel import filter_forms
@@ -87,6 +88,7 @@ def _compare(make: Callable[[Format], np.ndarray], stored_as: Format) -> None:
             assert np.abs(expected[apart] - numbers).max() <= 0.5 + HALFWAY
 
 
+@in_one_test
 @pytest.mark.parametrize("stored_as", [UNORM8, FLOAT32], ids=lambda each: each.name)
 @pytest.mark.parametrize("sample", ALL_FILTERS, ids=str)
 def test_numbers_are_those_of_our_own_forms(sample: FilterSample, stored_as: Format) -> None:
@@ -113,6 +115,7 @@ def test_numbers_are_those_of_our_own_forms(sample: FilterSample, stored_as: For
             _compare(make(each), stored_as)
 
 
+@in_one_test
 @pytest.mark.parametrize("case", [case for case in CASES if case.apart < math.inf], ids=lambda case: case.name)
 def test_larger_pictures(case: Case) -> None:
     def make(stored_as: Format) -> np.ndarray:

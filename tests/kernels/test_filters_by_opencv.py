@@ -21,6 +21,7 @@ from bench.filter_cases import CASES, INFO, RGBA8, Case, noisy
 from bench.image_filters import Pair, far_apart
 
 import openmps as mps
+from in_one_test import in_one_test
 
 CPU = mps.mtl_device("cpu")
 
@@ -30,6 +31,7 @@ def cv2() -> Any:
     return pytest.importorskip("cv2", reason="OpenCV, of the extra 'filters', is not installed")
 
 
+@in_one_test
 @pytest.mark.parametrize("case", [case for case in CASES if case.apart < math.inf], ids=lambda case: case.name)
 def test_opencv_makes_the_same_picture(case: Case, cv2: Any) -> None:
     """Of an uneven size, in which a filter of rows runs in several bands."""

@@ -15,10 +15,12 @@ from bench.filter_torch import CHAIN, PEERS, Peer
 from bench.image_filters import Chain, TorchPair, far_apart
 
 import openmps as mps
+from in_one_test import in_one_test
 
 CPU = mps.mtl_device("cpu")
 
 
+@in_one_test
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in PEERS], ids=lambda case: case.name)
 def test_pytorch_makes_the_same_picture(case: Case) -> None:
     found, expected = TorchPair(case, CPU, None, 56, 72).results()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from encoding import Bench, encode, keep_results
+from in_one_test import in_one_test
 from openmps.core.state.state import MPSState
 from openmps.errors import (
     MPSArgumentError,
@@ -21,11 +22,12 @@ from openmps.types import MPSOffset
 from scenes import CPU, TRAINED, Backward
 
 
-@pytest.fixture(params=TRAINED, ids=lambda sample: sample.name)
-def backward(request: pytest.FixtureRequest) -> Backward:
-    return Backward(request.param)
+def of_every_gradient(test: Any) -> Any:
+    """The test of each gradient kernel, in one."""
+    return in_one_test(backward=Backward)(pytest.mark.parametrize("backward", TRAINED)(test))
 
 
+@of_every_gradient
 def test_a_gradient_needs_its_state(backward: Backward) -> None:
     scene = backward
     scene.refused(
@@ -44,6 +46,7 @@ def test_a_gradient_needs_its_state(backward: Backward) -> None:
     scene.refused(MPSTypeError, "gradient_state", single, "is needed")
 
 
+@of_every_gradient
 def test_states_that_are_not_gradient_states(backward: Backward) -> None:
     scene = backward
     plain = MPSState(CPU, buffer_size=4)
@@ -56,6 +59,7 @@ def test_states_that_are_not_gradient_states(backward: Backward) -> None:
     )
 
 
+@of_every_gradient
 def test_states_of_another_kernel(backward: Backward) -> None:
     scene = backward
     other = MPSCNNPoolingMax(CPU, 1, 1) if "neuron" in scene.sample.name else MPSCNNNeuronSigmoid(CPU)
@@ -70,6 +74,7 @@ def test_states_of_another_kernel(backward: Backward) -> None:
     )
 
 
+@of_every_gradient
 def test_states_without_a_forward_encode(backward: Backward) -> None:
     scene = backward
     states = scene.forward.kernel.result_state_batch(*scene.batch)
@@ -78,6 +83,7 @@ def test_states_without_a_forward_encode(backward: Backward) -> None:
     )
 
 
+@of_every_gradient
 def test_images_of_other_sizes(backward: Backward) -> None:
     scene = backward
     images, channels, height, width = scene.forward.result.shape
@@ -90,6 +96,7 @@ def test_images_of_other_sizes(backward: Backward) -> None:
     scene.refused(MPSArgumentError, "source_image", lambda: scene.run(image=image), "must be")
 
 
+@of_every_gradient
 def test_temporary_states_elsewhere_and_used_up(backward: Backward) -> None:
     scene = backward
     keep_results(scene.forward.kernel)
@@ -107,6 +114,7 @@ def test_temporary_states_elsewhere_and_used_up(backward: Backward) -> None:
     )
 
 
+@of_every_gradient
 def test_gradient_destination(backward: Backward) -> None:
     scene = backward
     scene.run()
@@ -130,6 +138,7 @@ def test_gradient_destination(backward: Backward) -> None:
         )
 
 
+@of_every_gradient
 def test_gradient_pixels_out_of_range(backward: Backward) -> None:
     scene = backward
     scene.run()
@@ -144,6 +153,7 @@ def test_gradient_pixels_out_of_range(backward: Backward) -> None:
         )
 
 
+@of_every_gradient
 def test_gradient_channels_that_do_not_match(backward: Backward) -> None:
     """By hand, without a state: as many channels of gradient as of image, or those of the weights."""
     scene = backward
@@ -214,6 +224,7 @@ def test_states_of_differently_placed_encodes() -> None:
         gradient.encode_batch(command_buffer, [result, bench.empty((1, 1, 4, 4))], [image, image], states)
 
 
+@of_every_gradient
 def test_gradient_strides(backward: Backward) -> None:
     """Those that the forward kernel may have: 1 without a window, 0 or 1 for arithmetic."""
     scene = backward

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from encoding import FLOAT16, FLOAT32, UNORM8, Bench, Format, finish, numbers, stored, temporary_copy
+from in_one_test import in_one_test
 from measured import note_error
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -94,6 +95,7 @@ def _encode(kernel: Any, command_buffer: Any, first: Any, second: Any) -> None:
 HOW = ["image", "batch", "unrelated"]
 
 
+@in_one_test
 @pytest.mark.parametrize("channels", [1, 3, 4, 5])
 @pytest.mark.parametrize("layout", MPSDataLayout)
 @pytest.mark.parametrize("how", HOW)

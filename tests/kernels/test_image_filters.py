@@ -10,6 +10,7 @@ import torch
 
 from encoding import FLOAT16, UNORM8, Bench, finish, numbers, temporary_copy
 from helpers import assert_close
+from in_one_test import in_one_test
 from measured import note_error, note_format
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel.image_filter import MPSBinaryImageKernel, MPSUnaryImageKernel
@@ -41,6 +42,7 @@ def _expected(sample: FilterSample, kernel: Any, sources: list[np.ndarray], size
     return sample.forward(sources, sample.readings(kernel, *size), sample.destination[0])
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", ALL_FILTERS, ids=str)
 def test_whole_pictures(sample: FilterSample, device: torch.device) -> None:
     bench, sources = Bench.on(device), sample.sources(2)
@@ -53,6 +55,7 @@ def test_whole_pictures(sample: FilterSample, device: torch.device) -> None:
     note_error(type(kernel), "forward", device, found, expected)
 
 
+@in_one_test
 @pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.name)
 @pytest.mark.parametrize("sample", [each for each in ALL_FILTERS if each.is_placed], ids=str)
 def test_a_part_of_another_place(sample: FilterSample, edge: MPSImageEdgeMode) -> None:
@@ -72,6 +75,7 @@ def test_a_part_of_another_place(sample: FilterSample, edge: MPSImageEdgeMode) -
     assert_close(found, expected, sample.tolerance)
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", [each for each in ALL_FILTERS if each.in_bytes], ids=str)
 def test_bytes_and_half_precision_round_once(sample: FilterSample, device: torch.device) -> None:
     bench, sources, kernel = Bench.on(device), sample.sources(), sample.make(mtl_device(device))
@@ -86,6 +90,7 @@ def test_bytes_and_half_precision_round_once(sample: FilterSample, device: torch
         note_format(type(kernel), "float16", device)
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", FIRST, ids=str)
 def test_batches_copies_and_texture_names(sample: FilterSample) -> None:
     bench, sources, kernel = Bench(CPU), sample.sources(2), sample.make(CPU)
@@ -108,6 +113,7 @@ def test_batches_copies_and_texture_names(sample: FilterSample) -> None:
     assert kernel.clip_rect != twin.clip_rect
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", FIRST, ids=str)
 def test_in_place(sample: FilterSample) -> None:
     """The image that is returned has the result; a filter that cannot overwrite asks for another, or does nothing."""

@@ -11,6 +11,7 @@ import torch
 
 from encoding import FLOAT16, UNORM8, Bench, finish, numbers
 from helpers import assert_close
+from in_one_test import in_one_test
 from measured import note_error
 from openmps.core.kernel.image_filter import MPSUnaryImageKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -74,6 +75,7 @@ def test_defaults(kind: Any) -> None:
     assert MPSUnaryImageKernel(CPU).edge_mode is ZERO
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [(4, 5), (9, 3), (20, 31), (1, 1), (7, 6)])
 @pytest.mark.parametrize("channels", [1, 3, 4, 5])

@@ -11,6 +11,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers
 from helpers import assert_close, assert_digits
+from in_one_test import in_one_test
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError, MTLExecutionError
 from openmps.kernels.loss import (
@@ -194,6 +195,7 @@ def _predictions(kind: Type, shape: tuple[int, ...], rng: np.random.Generator) -
     return values.astype(np.float32).astype(np.float64)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name.lower())
 @pytest.mark.parametrize("reduction", [r for r in Reduction if r.name != "COUNT"], ids=lambda r: r.name.lower())
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])

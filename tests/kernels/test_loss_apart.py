@@ -11,6 +11,7 @@ import torch
 
 from encoding import FLOAT16, FLOAT32, Bench, finish, keep_results, numbers, temporary_copy
 from helpers import assert_close, assert_digits
+from in_one_test import in_one_test
 from openmps.core.state.gradient import MPSNNGradientState
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.arithmetic import MPSCNNAdd
@@ -88,6 +89,7 @@ def test_golden_the_reduction_does_not_divide_the_gradient(reduction: Reduction,
     assert gradient.ravel().tolist() == [4, 8]
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name.lower())
 @pytest.mark.parametrize("reduction", REDUCTIONS, ids=lambda r: r.name.lower())
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])

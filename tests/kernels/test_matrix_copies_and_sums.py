@@ -11,6 +11,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench
+from in_one_test import in_one_test
 from matrices import UNTOUCHED, matrix, run, vector
 from measured import note_error
 from oracles import matrix as oracle
@@ -35,6 +36,7 @@ def words(bench: Bench, *numbers: int) -> mps.MPSVector:
 # --- copies -----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("where", ["descriptor", "device", "orders"])
 @pytest.mark.parametrize(

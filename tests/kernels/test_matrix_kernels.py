@@ -11,6 +11,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish
+from in_one_test import in_one_test
 from matrices import UNTOUCHED, Placed, matrix, run, vector
 from measured import note_error
 from replay_twin import outcomes, replaying_queue
@@ -38,6 +39,7 @@ def check(placed: Placed, data_type: Any) -> None:
         np.testing.assert_allclose(found[name].astype(np.float64), value, rtol=0, atol=ERRORS[data_type] * largest)
 
 
+@in_one_test
 @pytest.mark.parametrize("is_placed", [False, True], ids=["whole", "placed"])
 @pytest.mark.parametrize(("sample", "data_type"), ALL, ids=str)
 def test_equals_loops(sample: MatrixSample, data_type: Any, is_placed: bool, device: torch.device) -> None:
@@ -51,6 +53,7 @@ def test_equals_loops(sample: MatrixSample, data_type: Any, is_placed: bool, dev
             note_error(type(kernel), "forward", device, placed.results()[name], value)
 
 
+@in_one_test
 @samples
 def test_temporary_sources_give_a_read_and_results_none(sample: MatrixSample) -> None:
     bench = Bench.on(CPU)
@@ -73,6 +76,7 @@ def _temporary(command_buffer: Any, shape: tuple[int, ...], data_type: Any) -> A
     return mps.MPSTemporaryMatrix(command_buffer, mps.MPSMatrixDescriptor(*shape, data_type=data_type))
 
 
+@in_one_test
 @samples
 def test_a_vector_serves_several_matrices(sample: MatrixSample) -> None:
     """A bias, gamma, mean of one vector; other operands are there for each matrix."""
@@ -103,6 +107,7 @@ def test_a_vector_serves_several_matrices(sample: MatrixSample) -> None:
             np.testing.assert_allclose(found, value, rtol=0, atol=1e-5 * max(1.0, float(np.abs(value).max())))
 
 
+@in_one_test
 @samples
 def test_replays(sample: MatrixSample) -> None:
     bench = Bench.on(CPU)
@@ -131,6 +136,7 @@ def _refused(bench: Bench, kernel: Any, sample: MatrixSample, operands: Any, arg
     return str(fault.value)
 
 
+@in_one_test
 @samples
 def test_operands_that_do_not_fit(sample: MatrixSample) -> None:
     bench = Bench.on(CPU)
@@ -154,6 +160,7 @@ def test_operands_that_do_not_fit(sample: MatrixSample) -> None:
                 _refused(bench, sample.kernel(device), sample, given, operand.name, mps.MPSArgumentError)
 
 
+@in_one_test
 @samples
 def test_origins_and_batches_that_do_not_fit(sample: MatrixSample) -> None:
     bench = Bench.on(CPU)

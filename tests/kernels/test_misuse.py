@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from encoding import Bench, finish, numbers, run, temporary_copy
+from in_one_test import in_one_test
 from openmps.core.state.state import MPSState
 from openmps.errors import (
     MPSArgumentError,
@@ -26,25 +27,28 @@ from samples.sample import REGIONS
 from scenes import CPU, FIRST, Scene
 
 
-@pytest.fixture(params=FIRST, ids=lambda sample: sample.name)
-def scene(request: pytest.FixtureRequest) -> Scene:
-    return Scene(request.param)
+def of_every_kernel(test: Any) -> Any:
+    """The test of a scene of each kernel, in one."""
+    return in_one_test(scene=Scene)(pytest.mark.parametrize("scene", FIRST)(test))
 
 
 # --- command buffers -------------------------------------------------------------------------------------------------
 
 
+@of_every_kernel
 def test_no_command_buffer(scene: Scene) -> None:
     for wrong in (scene.bench.queue, "now", 7):
         scene.refused(MPSTypeError, "command_buffer", lambda wrong=wrong: scene.encode(command_buffer=wrong), "must be")
 
 
+@of_every_kernel
 def test_encode_after_commit(scene: Scene) -> None:
     done = scene.bench.command_buffer()
     finish(done)
     scene.refused(MTLCommandBufferError, "command_buffer", lambda: scene.encode(command_buffer=done), "must not be")
 
 
+@of_every_kernel
 def test_encode_beside_an_open_encoder(scene: Scene) -> None:
     command_buffer = scene.bench.command_buffer()
     encoder = command_buffer.blit_command_encoder()
@@ -54,6 +58,7 @@ def test_encode_beside_an_open_encoder(scene: Scene) -> None:
     scene.encode(command_buffer=command_buffer)
 
 
+@of_every_kernel
 def test_another_device(scene: Scene) -> None:
     """A second object for the CPU stands for another device: devices are told apart by identity."""
     other = MTLDevice(torch.device("cpu"))
@@ -84,6 +89,7 @@ def test_cpu_images_for_a_gpu_kernel() -> None:
 # --- images and batches ----------------------------------------------------------------------------------------------
 
 
+@of_every_kernel
 def test_images_for_batches_and_batches_for_images(scene: Scene) -> None:
     command_buffer, kernel = scene.bench.command_buffer(), scene.kernel
     scene.refused(
@@ -106,6 +112,7 @@ def test_images_for_batches_and_batches_for_images(scene: Scene) -> None:
     )
 
 
+@of_every_kernel
 def test_empty_batches(scene: Scene) -> None:
     empty: list[Any] = [[]] * len(scene.batch)
     command_buffer = scene.bench.command_buffer()
@@ -118,6 +125,7 @@ def test_empty_batches(scene: Scene) -> None:
     )
 
 
+@of_every_kernel
 def test_batches_of_different_lengths(scene: Scene) -> None:
     if len(scene.batch) == 2:
         shorter = [scene.batch[0], scene.batch[1][:1]]
@@ -137,6 +145,7 @@ def test_batches_of_different_lengths(scene: Scene) -> None:
         )
 
 
+@of_every_kernel
 def test_batches_of_unlike_images(scene: Scene) -> None:
     shape = scene.values[0].shape
     unlike = scene.bench.empty((1, shape[1] + 4, *shape[2:]))
@@ -151,6 +160,7 @@ def test_batches_of_unlike_images(scene: Scene) -> None:
     )
 
 
+@of_every_kernel
 def test_destination_is_a_source(scene: Scene) -> None:
     """Not even another image of the batch; neurons alone may work in place."""
     if "in place" in scene.sample.traits:
@@ -173,6 +183,7 @@ def test_destination_is_a_source(scene: Scene) -> None:
 # --- channels, clip rectangle, offsets -------------------------------------------------------------------------------
 
 
+@of_every_kernel
 def test_too_few_destination_channels(scene: Scene) -> None:
     images, channels, height, width = scene.result.shape
     if channels > 1:
@@ -193,6 +204,7 @@ def test_too_few_destination_channels(scene: Scene) -> None:
     )
 
 
+@of_every_kernel
 def test_too_few_source_channels(scene: Scene) -> None:
     prefix = "primary_" if len(scene.batch) == 2 else ""
     offset = 4 * (scene.values[0].shape[1] // 4 + 1)
@@ -200,6 +212,7 @@ def test_too_few_source_channels(scene: Scene) -> None:
     scene.refused(MPSArgumentError, scene.source, scene.encode, "must have at least")
 
 
+@of_every_kernel
 @pytest.mark.parametrize("value", [1, 2, -4, 4.0, True, "4"])
 def test_channel_offsets_are_multiples_of_four(scene: Scene, value: Any) -> None:
     prefixes = ("primary_", "secondary_") if len(scene.batch) == 2 else ("",)
@@ -213,6 +226,7 @@ def test_channel_offsets_are_multiples_of_four(scene: Scene, value: Any) -> None
         )
 
 
+@of_every_kernel
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])
 def test_channel_counts(scene: Scene, value: Any) -> None:
     for prefix in ("primary_", "secondary_") if len(scene.batch) == 2 else ("",):
@@ -220,6 +234,7 @@ def test_channel_counts(scene: Scene, value: Any) -> None:
         scene.refused(MPSArgumentError, name, lambda name=name: setattr(scene.kernel, name, value), "must be an int")
 
 
+@of_every_kernel
 def test_an_empty_clip_rect(scene: Scene) -> None:
     destination = scene.bench.batch(scene.result)
     height, width = scene.result.shape[2:]
@@ -235,6 +250,7 @@ def test_an_empty_clip_rect(scene: Scene) -> None:
         )
 
 
+@of_every_kernel
 def test_images_out_of_range(scene: Scene) -> None:
     """z chooses images of one object; a batch leaves nothing to choose."""
     if any(hasattr(scene.kernel, name) for name in REGIONS):
@@ -266,6 +282,7 @@ def test_images_out_of_range(scene: Scene) -> None:
     scene.refused(MPSArgumentError, "offset.z and clip_rect.origin.z", again, "must be 0 when a batch is encoded")
 
 
+@of_every_kernel
 def test_properties_have_types(scene: Scene) -> None:
     prefixes = ("primary_", "secondary_") if len(scene.batch) == 2 else ("",)
     cases: list[tuple[type[MPSError], str, Any, str]] = [
@@ -286,6 +303,7 @@ def test_properties_have_types(scene: Scene) -> None:
         scene.refused(error, name, lambda name=name, value=value: setattr(scene.kernel, name, value), rule)
 
 
+@of_every_kernel
 def test_read_only_properties(scene: Scene) -> None:
     names = ["kernel_width", "stride_in_pixels_x", "dilation_rate_y"] if len(scene.batch) == 1 else []
     for name in [*names, "device", "is_backwards", "is_state_modified"]:
@@ -296,6 +314,7 @@ def test_read_only_properties(scene: Scene) -> None:
 # --- lifetimes -------------------------------------------------------------------------------------------------------
 
 
+@of_every_kernel
 def test_temporary_images_of_another_command_buffer(scene: Scene) -> None:
     other = scene.bench.command_buffer()
     sources = [temporary_copy(other, batch) for batch in scene.batch]
@@ -310,6 +329,7 @@ def test_temporary_images_of_another_command_buffer(scene: Scene) -> None:
     )
 
 
+@of_every_kernel
 def test_temporary_images_without_reads(scene: Scene) -> None:
     command_buffer = scene.bench.command_buffer()
     sources = [temporary_copy(command_buffer, batch) for batch in scene.batch]
@@ -324,6 +344,7 @@ def test_temporary_images_without_reads(scene: Scene) -> None:
     scene.refused(MPSLifetimeError, scene.destination + "s", refused, "must have reads left")
 
 
+@of_every_kernel
 def test_a_refused_encode_takes_no_read(scene: Scene) -> None:
     command_buffer = scene.bench.command_buffer()
     sources = [temporary_copy(command_buffer, batch) for batch in scene.batch]
@@ -338,6 +359,7 @@ def test_a_refused_encode_takes_no_read(scene: Scene) -> None:
 # --- allocators ------------------------------------------------------------------------------------------------------
 
 
+@of_every_kernel
 def test_allocators_that_make_something_else(scene: Scene) -> None:
     class Wrong:
         def __init__(self, made: Any) -> None:
@@ -361,6 +383,7 @@ def test_allocators_that_make_something_else(scene: Scene) -> None:
 # --- states of forward kernels ---------------------------------------------------------------------------------------
 
 
+@of_every_kernel
 def test_destination_states(scene: Scene) -> None:
     wrong = MPSState(CPU, buffer_size=4)
     if scene.more:
@@ -399,6 +422,7 @@ def test_destination_states(scene: Scene) -> None:
 # --- what is left after a mistake ------------------------------------------------------------------------------------
 
 
+@of_every_kernel
 def test_a_refused_encode_leaves_the_command_buffer_usable(scene: Scene) -> None:
     command_buffer = scene.bench.command_buffer()
     destination = scene.bench.batch(np.full(scene.result.shape, -7.0))
@@ -412,6 +436,7 @@ def test_a_refused_encode_leaves_the_command_buffer_usable(scene: Scene) -> None
     np.testing.assert_allclose(run(scene.bench, scene.kernel, scene.batch, *scene.more), scene.result, atol=1e-6)
 
 
+@of_every_kernel
 def test_wrong_sources_for_a_descriptor(scene: Scene) -> None:
     kernel = scene.kernel
     count = len(scene.single)

@@ -11,6 +11,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close, assert_digits
+from in_one_test import in_one_test
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError
 from openmps.kernels.normalization import (
@@ -254,6 +255,7 @@ def test_a_gradient_without_state_has_its_own_parameters(
 # --- misuse -----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", OVER_PIXELS)
 @pytest.mark.parametrize("name", ["kernel_width", "kernel_height"])
 @pytest.mark.parametrize("value", [0, -3, 1.5, True, "3"])
@@ -276,6 +278,7 @@ def test_bad_channel_windows(kind: Any, value: Any) -> None:
         kind(CPU, value)
 
 
+@in_one_test
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 10**400, True, None, "1", 1j, torch.tensor(1.0)])
 @pytest.mark.parametrize(("kind", "size", "defaults"), KINDS)
 def test_bad_parameters(kind: Any, size: tuple[int, ...], defaults: dict[str, float], value: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from encoding import Bench, finish
 from helpers import assert_close, assert_digits
+from in_one_test import in_one_test
 from measured import note_error
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.state.state import MPSState
@@ -190,6 +191,7 @@ def _optimizer(rule: str, options: dict[str, Any], device: Any) -> Any:
     return optimizer
 
 
+@in_one_test
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("what", DESCRIPTORS)
 @pytest.mark.parametrize("place", ["in place", "apart"])
@@ -376,6 +378,7 @@ def test_a_copy_may_update_a_shard_of_its_own(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(_held(source)[0], after)
 
 
+@in_one_test
 @pytest.mark.parametrize("what", ORDERED)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("place", ["in place", "apart"])
@@ -516,6 +519,7 @@ def _update_normalization(bench: Bench, optimizer: Any, states: dict[str, Any], 
     finish(command_buffer)
 
 
+@in_one_test
 @pytest.mark.parametrize("what", ORDERED)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("form", ["one state", "two states", "in place"])

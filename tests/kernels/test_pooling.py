@@ -10,6 +10,7 @@ import torch
 
 from encoding import FLOAT32, Bench, finish, keep_results, numbers, run
 from helpers import assert_close, assert_digits
+from in_one_test import in_one_test
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -304,6 +305,7 @@ def test_dilations() -> None:
     assert (MPSCNNPoolingMax(CPU, 3, 2).dilation_rate_x, MPSCNNPoolingL2Norm(CPU, 3, 2).dilation_rate_y) == (1, 1)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [MPSCNNDilatedPoolingMax, MPSCNNDilatedPoolingMaxGradient])
 @pytest.mark.parametrize("name", ["dilation_rate_x", "dilation_rate_y"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None])
@@ -402,6 +404,7 @@ def test_average_gradient_reads_the_size_alone(device: torch.device) -> None:
     assert_digits(found, [2 / 3, 1, 1, 1, 2 / 3], 6)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "kind",
     [

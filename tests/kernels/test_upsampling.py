@@ -10,6 +10,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run, train
 from helpers import assert_close, assert_digits
+from in_one_test import in_one_test
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.upsampling import (
@@ -194,6 +195,7 @@ def test_some_pixels_of_the_gradient(kind: Any, device: torch.device) -> None:
 # --- misuse ----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [*KINDS, *GRADIENTS])
 @pytest.mark.parametrize("value", [0, -2, 2.0, True, None])
 def test_bad_factors(kind: Any, value: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from samples.convolution import ArraySource
 
 CPU = mps.mtl_device("cpu")
@@ -86,6 +87,7 @@ ORDERS = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("taker", TAKERS)
 def test_another_order_of_the_axes(taker: str, order: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice, MTLTexture
 from openmps.types import MTLOrigin, MTLPixelFormat, MTLRegion, MTLSize, MTLStorageMode, MTLTextureType, NSRange
@@ -195,6 +196,7 @@ def test_more_than_the_memory() -> None:
         texture(width=16384, height=16384, **huge)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("call", "said"),
     [

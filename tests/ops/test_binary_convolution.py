@@ -85,6 +85,7 @@ def test_every_size_stride_dilation_and_offset(kind: Type, axis: Axis) -> None:
     _check(case, kind, 2, TERM_SETS[axis.size % 5], axis.stride % 2 == 0)
 
 
+@in_one_test
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 31, 32, 33, 64, 70])
 @pytest.mark.parametrize("kind", KINDS)
 def test_channels_beyond_a_word(kind: Type, channels: int, device: torch.device) -> None:

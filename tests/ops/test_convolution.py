@@ -402,6 +402,7 @@ def test_images_do_not_mix(device: torch.device, rng: np.random.Generator) -> No
 # --- fully connected -----------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "sliced"])
 @pytest.mark.parametrize(

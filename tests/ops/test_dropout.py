@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, assert_close, inner, tensor
+from in_one_test import in_one_test
 from openmps.ops.pointwise import dropout as ops
 from openmps.ops.random.random import philox
 from oracles import dropout as oracle
@@ -58,6 +59,7 @@ def test_a_mask_made_in_parts_is_that_of_the_whole(part: int, monkeypatch: pytes
     np.testing.assert_array_equal(found.numpy(), oracle.mask((3, 5, 4, 3), 0.4, 9, 2, 0, (1, 1, 1)))
 
 
+@in_one_test
 @pytest.mark.parametrize("strides", [(1, 1, 1), (0, 0, 1), (1, 1, 0), (0, 1, 1), (1, 0, 0), (0, 0, 0)], ids=str)
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 1, 1), (3, 5, 1, 2), (0, 3, 2, 2)], ids=str)
 def test_mask_equals_integers(
@@ -121,6 +123,7 @@ def test_keep_everything(device: torch.device) -> None:
     assert bool(ops.dropout_mask((2, 3, 9, 9), 1.0, seed=5, step=0, device=device).all())
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("strides", [(1, 1, 1), (0, 0, 1), (1, 1, 0)], ids=str)

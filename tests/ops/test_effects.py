@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import openmps  # noqa: F401 - all operations
+from in_one_test import in_one_test
 from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
 from openmps.ops.elements import Clear, Overwrite, RowSums
 from openmps.ops.layout.image_copy import ImagesToRows
@@ -133,6 +134,7 @@ def test_every_effect_is_known() -> None:
     assert set(with_effect()) == set(EFFECTS)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", EFFECTS)
 def test_what_is_overwritten(kind: type[Op]) -> None:
     """Exactly what is said changes."""

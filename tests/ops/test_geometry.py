@@ -21,6 +21,7 @@ def one_axis(axis: Axis, source: int) -> ops.Axis:
     return ops.Axis(source, axis.result, axis.size, axis.stride, axis.dilation, axis.offset)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("source", "size", "dilation", "stride", "result", "offset", "first", "last"),
     [

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inner, tensor
+from in_one_test import in_one_test
 from openmps.ops.reduce.gram_matrix import gram_matrix, gram_matrix_gradient
 from oracles import finite_difference
 from oracles import gram_matrix as oracle
@@ -28,6 +29,7 @@ def test_small_numbers_by_hand(implementation: str) -> None:
     assert_digits(found, [1.5, 2.0, 0.5, 1.0], 12)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("alpha", "shape", "layout", "dtype"),
     pairs([1.0, -0.3], SHAPES, LAYOUTS, [torch.float64, torch.float32]),

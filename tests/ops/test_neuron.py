@@ -264,6 +264,7 @@ def test_no_images_and_memory_format(kind: int, name: str, device: torch.device)
             assert images == 0 or found.is_contiguous(memory_format=torch.channels_last)
 
 
+@in_one_test
 @pytest.mark.parametrize("flush", [False, True], ids=["subnormal numbers", "flushed to zero"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ["relu", "leaky relu", "elu", "relun", "leaky relun", "hard_sigmoid"])

@@ -53,6 +53,7 @@ def test_weights_that_are_no_normal_numbers(size: int) -> None:
         assert found[1].item() == pytest.approx(wanted, rel=1e-2)
 
 
+@in_one_test
 @pytest.mark.parametrize("channels", [1, 2, 3, 32])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 5), (5, 1), (3, 3)])
 @pytest.mark.parametrize("images", [1, 3])

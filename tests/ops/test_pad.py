@@ -58,6 +58,7 @@ def test_equals_loops(placement, edge, layout, dtype, device: torch.device, rng:
     assert_close(back, oracle.gradient(g, shape, rows, columns, channels, int(edge)), TOLERANCE[dtype], "gradient")
 
 
+@in_one_test
 @pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.name)
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 2, 3, 2), (1, 1, 1, 1), (2, 5, 1, 3)], ids=str)
 def test_equals_numpy(edge: MPSImageEdgeMode, shape, device: torch.device, rng: np.random.Generator) -> None:
@@ -69,6 +70,7 @@ def test_equals_numpy(edge: MPSImageEdgeMode, shape, device: torch.device, rng: 
         np.testing.assert_array_equal(array(found), np.pad(x, ((0, 0), c, y, u), **NUMPY[edge]))
 
 
+@in_one_test
 @pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.name)
 @pytest.mark.parametrize("placement", PLACEMENTS[:-1], ids=str)
 def test_adjoint_identity(placement, edge, device: torch.device, rng: np.random.Generator) -> None:

@@ -355,6 +355,7 @@ def test_maximum_equals_pytorch(k: int, s: int, p: int, d: int, device: torch.de
     assert_close(found, torch.autograd.grad(expected, leaf, g)[0], 1e-12, "maximum gradient")
 
 
+@in_one_test
 @pytest.mark.parametrize("ceil_mode", [False, True])
 @pytest.mark.parametrize("include_pad", [False, True])
 @pytest.mark.parametrize(("k", "s", "p"), [(2, 2, 0), (3, 2, 1), (3, 1, 1), (4, 3, 2), (5, 2, 2)])

@@ -48,6 +48,7 @@ def test_equals_loops(
     assert_close(found, oracle.reduce(_name(reduction), AXES[axis], x), TOLERANCE[dtype])
 
 
+@in_one_test
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("reduction", Reduction, ids=_name)
 def test_equals_numpy(reduction: Reduction, axis: str, device: torch.device, rng: np.random.Generator) -> None:
@@ -60,6 +61,7 @@ def test_equals_numpy(reduction: Reduction, axis: str, device: torch.device, rng
     assert_close(ops.reduce(tensor(x, device=device), reduction, AXES[axis]), expected, 1e-12)
 
 
+@in_one_test
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("reduction", Reduction, ids=_name)
 def test_what_is_no_number(reduction: Reduction, axis: str, device: torch.device) -> None:
@@ -72,6 +74,7 @@ def test_what_is_no_number(reduction: Reduction, axis: str, device: torch.device
         assert_close(found, oracle.reduce(_name(reduction), AXES[axis], x), 1e-12)
 
 
+@in_one_test
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("reduction", Reduction, ids=_name)
 def test_channels_last_stays(reduction: Reduction, axis: str, device: torch.device) -> None:

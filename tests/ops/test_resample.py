@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inner, tensor
+from in_one_test import in_one_test
 from openmps.ops.geometry import Axis as GeometryAxis
 from openmps.ops.geometry import Window
 from openmps.ops.resample import aligned_interpolation
@@ -224,6 +225,7 @@ REGIONS = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [(4, 3), (1, 5), (6, 1), (2, 2)])
 @pytest.mark.parametrize("shape", SHAPES[:-1], ids=str)

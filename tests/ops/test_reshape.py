@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, assert_close, tensor
+from in_one_test import in_one_test
 from openmps.ops.layout.reshape import reshape
 from oracles import reshape as oracle
 
@@ -21,6 +22,7 @@ def _others(shape: tuple[int, int, int]) -> list[tuple[int, int, int]]:
     return [(c, h, count // c // h) for c, h in itertools.product(sizes, sizes) if count % (c * h) == 0]
 
 
+@in_one_test
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_shape_equals_loops(

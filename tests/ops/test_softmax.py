@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inner, tensor
+from in_one_test import in_one_test
 from openmps.ops.pointwise import softmax as ops
 from oracles import finite_difference
 from oracles import softmax as oracle
@@ -29,6 +30,7 @@ def test_printed_numbers(implementation) -> None:
     assert_digits(implementation.log_softmax_gradient(convert(g), z), [0.909969, -0.244728, -0.665241], 6)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("name", "shape", "layout", "dtype"), pairs([*NAMES], SHAPES, LAYOUTS, [torch.float64, torch.float32]), ids=str
 )

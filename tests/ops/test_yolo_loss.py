@@ -111,6 +111,7 @@ def test_reductions_and_weights(reduction, weighted, across, device: torch.devic
     _check(p, y, t, weights if weighted else None, device)
 
 
+@in_one_test
 @pytest.mark.parametrize("part", ["xy", "wh", "confidence", "classes"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: loss_oracle.NAMES[kind])
 def test_any_loss_for_any_part(kind: int, part: str, device: torch.device, rng: np.random.Generator) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from in_one_test import in_one_test
+
 FACTS = [line.split(" ", 3) for line in Path(__file__).with_name("metadata_facts.txt").read_text().splitlines()]
 
 
@@ -28,6 +30,7 @@ def protocol_methods() -> type:
     return type(NSObject)("AnswersEveryProtocol", (NSObject,), {name: method(name.count("_")) for name in names})
 
 
+@in_one_test
 @pytest.mark.parametrize(("owner", "name", "place", "answer"), FACTS)
 def test_pyobjc_types_a_selector_so(owner: str, name: str, place: str, answer: str, protocol_methods: type) -> None:
     import MetalPerformanceShaders as MPS

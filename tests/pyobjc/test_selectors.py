@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import openmps
+from in_one_test import in_one_test
 from openmps.pyobjc.selectors import python_name
 
 TABLES = Path(openmps.__file__).parent / "pyobjc"
@@ -37,6 +38,7 @@ def _declared() -> list[tuple[str, str, str]]:
     return found
 
 
+@in_one_test
 @pytest.mark.parametrize("owner", sorted({owner for owner, _, _ in _declared()}))
 def test_every_selector_of_a_class_is_there(owner: str, MPS: Any) -> None:
     kind = getattr(MPS, owner)

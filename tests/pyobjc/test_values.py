@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import openmps
+from in_one_test import in_one_test
 from openmps.pyobjc.tables import blocks, enumeration_codes
 
 # --- modules and constants --------------------------------------------------------------------------------------------
@@ -54,6 +55,7 @@ def test_constants_are_plain_integers_under_their_full_names(MPS: Any) -> None:
     assert {name: getattr(MPS, name) for name in metal} == metal
 
 
+@in_one_test
 @pytest.mark.parametrize("name", sorted(name for name in enumeration_codes() if name in openmps.__all__))
 def test_every_value_of_an_enumeration_has_a_constant(name: str, MPS: Any) -> None:
     values = {getattr(MPS, value[1:]) for value in blocks()[name].lines}

@@ -9,6 +9,7 @@ import pytest
 
 from encoding import FLOAT32, Bench, finish, numbers
 from every_option import AUGMENTATION as EVERYTHING
+from in_one_test import in_one_test
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.runtime.devices import mtl_device
@@ -47,6 +48,7 @@ def test_texts(text: str, fields: dict[str, Any], written: str) -> None:
     assert Augmentation.parse(written) == found
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("text", "message"),
     [

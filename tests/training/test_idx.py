@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
 from openmps.errors import MPSFileError
 from openmps.training.data import load_dataset
 from openmps.training.idx import load_idx, read_idx
@@ -103,6 +104,7 @@ DAMAGE = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_names_the_file_and_what_was_found(tmp_path, damage):
     content, message = DAMAGE[damage]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps import MPSArgumentError, MPSCNNConvolutionDescriptor, MPSTypeError, MPSWeightsError
 from openmps.formats import WeightLayer, export_weights, import_weights, network_layers
 from openmps.kernels.convolution import MPSCNNDepthWiseConvolutionDescriptor, MPSCNNSubPixelConvolutionDescriptor
@@ -81,6 +82,7 @@ def _own(kind: str, dtype: Any = np.float32) -> dict[str, np.ndarray]:
     }
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 @pytest.mark.parametrize(("layout", "kind"), RULES)
 def test_every_number_is_where_the_framework_has_it(layout, kind, dtype):

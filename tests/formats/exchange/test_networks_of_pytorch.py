@@ -13,6 +13,7 @@ from torch import nn
 
 import openmps as mps
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.formats import (
     WeightLayer,
     export_weights,
@@ -219,6 +220,7 @@ def _source(case: Case) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(2, *case.source)).astype(np.float32).astype(np.float64)
 
 
+@in_one_test
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_graph_computes_what_the_module_computes(name, legacy, tmp_path):
