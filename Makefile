@@ -23,11 +23,18 @@ setup: $(READY)
 
 # Python compiles what it imports. pip would compile all 13,000 files that are installed, most of which nobody imports.
 # The pip that Python 3.11 brings takes twice as long to choose packages.
+PIP := $(BIN)/pip install -q --no-compile -c constraints.txt
+BESIDE_TORCH := basedpyright matplotlib opencv-python-headless scikit-learn
+
+# pip works on one core. So what is largest goes in by two that have no package in common, and torch, which all processes
+# import, is compiled beside the rest.
 $(READY): pyproject.toml constraints.txt tests/networks.txt
 	$(PYTHON) -m venv $(VENV)
-	-$(BIN)/pip install -q --no-compile -c constraints.txt --upgrade pip
-	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[dev]'
-	-$(BIN)/pip install -q --no-compile --no-deps -r tests/networks.txt
+	-$(PIP) --upgrade pip
+	$(PIP) torch "triton; platform_system == 'Linux' and platform_machine == 'x86_64'" & torch=$$!; \
+		$(PIP) $(BESIDE_TORCH); ended=$$?; wait $$torch && exit $$ended
+	$(BIN)/python -c "import torch" & $(PIP) -e '.[dev]'
+	-$(PIP) --no-deps -r tests/networks.txt
 	touch $@
 
 # What the site needs is a part of that, and nothing that only tests need.
