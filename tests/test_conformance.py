@@ -166,6 +166,7 @@ MATRICES = {
 }  # fmt: skip
 
 
+@in_one_test
 @pytest.mark.parametrize("name", MATRICES)
 def test_a_matrix_is_what_numpy_gives(name: str) -> None:
     case = LIST.cases[f"matrices: {name}"]
@@ -232,6 +233,7 @@ def _recording(**changes: Any) -> dict[str, Any]:
     return {"format": 1, "machine": machine, "answers": {"fact: linear": {"aborted": 6}}, **changes}
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -260,6 +262,7 @@ def test_files_that_are_no_recordings(tmp_path: Path, text: str, words: str) -> 
 _ONE = {"values": {"result": {"shape": [1, 1, 2], "numbers": [1.0, 100.0]}}}
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("theirs", "says"),
     [

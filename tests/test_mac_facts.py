@@ -25,6 +25,7 @@ def test_fact(fact: Fact) -> None:
     assert agrees(found, fact.answer, fact.tolerance), f"{fact.says}: a Mac says {fact.answer}, openmps {found}"
 
 
+@in_one_test
 @pytest.mark.parametrize("fact", SWITCHED, ids=lambda fact: fact.name)
 def test_fact_that_a_convention_makes_hold(fact: Fact) -> None:
     """In its block, and in that of the machine that measured it where its number is printed or computed there."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.errors import MPSAttributeError, MPSTypeError
 
 DEVICE = mps.mtl_device("cpu")
@@ -75,6 +76,7 @@ SINGLE: dict[str, tuple[Any, str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda way: way.__name__)
 @pytest.mark.parametrize("kind", SINGLE)
 def test_what_there_is_one_of_is_not_copied(kind: str, way: Any) -> None:
@@ -85,6 +87,7 @@ def test_what_there_is_one_of_is_not_copied(kind: str, way: Any) -> None:
         way(thing)
 
 
+@in_one_test
 @pytest.mark.parametrize("way", [copy.deepcopy, pickle.dumps], ids=lambda way: way.__name__)
 @pytest.mark.parametrize("kind", ["image", "state", "vector", "buffer of a heap"])
 def test_what_belongs_to_one_of_them_is_not_copied_either(kind: str, way: Any) -> None:

@@ -128,6 +128,7 @@ READ_ONLY: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", READ_ONLY)
 def test_a_read_only_property_says_so(kind: str) -> None:
     make, name = READ_ONLY[kind]
@@ -249,6 +250,7 @@ FLAGS: dict[str, Callable[[Any], object]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", FLAGS)
 @pytest.mark.parametrize("value", ["no", 2, None, np.ones(2)])
 def test_flags_of_training_are_flags(name: str, value: Any) -> None:
@@ -296,6 +298,7 @@ def test_an_explicit_padding_places_windows_of_kernels() -> None:
         policy.destination_image_descriptor([_image()], None, policy, None)
 
 
+@in_one_test
 @pytest.mark.parametrize("name", ["source", "kernel", "stride", "dilation"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, True])
 def test_an_explicit_padding_places_whole_numbers(name: str, value: Any) -> None:

@@ -6,9 +6,11 @@ from itertools import combinations, product
 
 import pytest
 
+from in_one_test import in_one_test
 from pairs import dealt, pairs
 
 
+@in_one_test
 @pytest.mark.parametrize("lengths", [(1,), (3,), (2, 5), (5, 3, 2), (5, 3, 3), (4, 2, 2, 2), (3, 3, 3, 3), (10, 2, 4)])
 def test_every_two_values_meet(lengths: tuple[int, ...]) -> None:
     values = [[f"{place}{value}" for value in range(length)] for place, length in enumerate(lengths)]

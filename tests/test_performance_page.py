@@ -26,6 +26,7 @@ def test_the_page_is_that_of_the_results() -> None:
     assert page.PAGE.read_text() == page.page(), "python -m bench.page"
 
 
+@in_one_test
 @pytest.mark.parametrize("path", sorted(harness.RESULTS.glob("*.jsonl")), ids=lambda path: path.name)
 def test_every_result_says_where_it_was_measured(path: Path) -> None:
     for line in path.read_text().splitlines():

@@ -11,6 +11,7 @@ import pytest
 
 import openmps as mps
 from catalogue import SAMPLES
+from in_one_test import in_one_test
 from openmps import debug, formats, training
 
 CPU = mps.mtl_device("cpu")
@@ -73,6 +74,7 @@ SAID: dict[str, tuple[Any, str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", SAID)
 def test_it_says_what_matters(name: str) -> None:
     make, words = SAID[name]

@@ -121,6 +121,7 @@ def test_attributes_in_camel_case_and_made(kind: str) -> None:
                 getattr(thing, other)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("read", "meant"),
     [

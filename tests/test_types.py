@@ -225,6 +225,7 @@ def test_every_struct_is_tried() -> None:
     }
 
 
+@in_one_test
 @pytest.mark.parametrize("struct", STRUCTS, ids=_name)
 def test_structs_are_values(struct: object) -> None:
     same = dataclasses.replace(struct)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps import debug, formats, training
 from openmps.errors import MPSError, shown
 from openmps.formats import onnx, swift
@@ -104,6 +105,7 @@ TAKERS: dict[str, Callable[[Any], object]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("taker", TAKERS)
 @pytest.mark.parametrize("value", [np.ones(3), torch.ones(3)], ids=["array", "tensor"])
 def test_arrays_have_no_truth_value(taker: str, value: Any) -> None:

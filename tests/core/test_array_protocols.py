@@ -195,6 +195,7 @@ def test_flags_and_complex_numbers_are_elements_of_vectors_and_matrices(dtype: s
         mps.MTLBuffer.from_dlpack(CPU, torch.from_numpy(array))
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [mps.MTLBuffer, mps.MPSMatrix])
 @pytest.mark.parametrize(
     ("given", "error", "message"),
@@ -309,6 +310,7 @@ def test_an_error_of_another_library_is_named() -> None:
 # --- given -----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @types
 def test_vectors_in_other_hands(dtype: str, device: torch.device) -> None:
     mtl = mtl_device(device)

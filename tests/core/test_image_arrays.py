@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.core.image import storage
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -68,6 +69,7 @@ def test_numpy_reads_dlpack_without_a_copy() -> None:
     np.testing.assert_array_equal(view, view_before + 1)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("dtype", "channel_format"),
     [
@@ -119,6 +121,7 @@ def test_several_images_in_one_object() -> None:
     np.testing.assert_array_equal(image.numpy(), array)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("array", "channel_format", "kind", "message"),
     [

@@ -210,6 +210,7 @@ def test_an_empty_batch_has_nothing_to_encode() -> None:
             call()
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
@@ -281,6 +282,7 @@ def test_any_sequence_is_a_batch() -> None:
 # --- contents --------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("channel_format", FORMATS)
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_batch_is_read_as_one_tensor(mtl: MTLDevice, channel_format: Format, apart: bool) -> None:

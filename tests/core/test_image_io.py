@@ -93,6 +93,7 @@ def test_reads_are_tight_and_exact(
         np.testing.assert_array_equal(read, in_layout(pixels, layout)[index])
 
 
+@in_one_test
 @pytest.mark.parametrize("layout", [HWC, CHW])
 @pytest.mark.parametrize("channel_format", FORMATS)
 def test_writes_are_exact(mtl: MTLDevice, channel_format: Format, layout: MPSDataLayout) -> None:
@@ -205,6 +206,7 @@ ACCEPTED = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", ACCEPTED)
 @pytest.mark.filterwarnings("error")
 def test_data_that_is_accepted(mtl: MTLDevice, name: str) -> None:
@@ -236,6 +238,7 @@ WRONG_TYPES = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", WRONG_TYPES)
 def test_data_of_another_type_is_refused(mtl: MTLDevice, name: str) -> None:
     image = MPSImage(mtl, MPSImageDescriptor(Format.FLOAT32, 2, 3))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -88,6 +89,7 @@ def test_views_of_views() -> None:
     assert (image.numpy()[2, :, :, 8:].max(), image.numpy()[2, :, :, 7].min() >= 0) == (-1, True)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("channels", "images", "span", "feature_channels", "chosen"),
     [
@@ -111,6 +113,7 @@ def test_slices_of_a_parent(channels: int, images: int, span: Any, feature_chann
     assert not expected.any()
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("call", "message"),
     [

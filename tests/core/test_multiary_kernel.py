@@ -12,6 +12,7 @@ import torch
 
 from encoding import FLOAT16, Bench, finish, keep_results, numbers, temporary_copy
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.kernel.configuration import Setting
@@ -125,6 +126,7 @@ PROPERTIES = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "getter", "default", "other"), PROPERTIES)
 def test_every_source_has_properties_of_its_own(name: str, getter: str, default: Any, other: Any) -> None:
     kernel = WeightedSum(CPU, WEIGHTS)
@@ -404,6 +406,7 @@ WRONG = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize(("error", "name", "argument", "value"), WRONG)
 def test_values(error: type[MPSError], name: str, argument: str, value: Any) -> None:
     kernel = WeightedSum(CPU, WEIGHTS)

@@ -11,6 +11,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish, numbers
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from replay_twin import outcomes, replaying_queue
 
@@ -90,6 +91,7 @@ def test_more_and_fewer_dimensions() -> None:
         each.number_of_dimensions = 1
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
@@ -150,6 +152,7 @@ def test_memory_is_shared_with_numpy_and_dlpack(bench: Bench) -> None:
         mps.MPSNDArray.from_numpy(bench.device, np.zeros([1] * 17, np.float32))
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [*(each for each in mps.types.DATA_TYPE_DTYPES.values())][:-1], ids=str)
 def test_every_type_is_stored(dtype: Any, bench: Bench) -> None:
     values = np.array([[0, 1, 3], [1, 0, 2]]).astype(dtype)
@@ -213,6 +216,7 @@ VIEWS: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 
 
+@in_one_test
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("way", [Alias.DEFAULT, Alias.SHALL_NOT_ALIAS], ids=["view", "copy"])
 def test_views_are_those_of_numpy(name: str, way: Any, bench: Bench) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.core.neuron import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.runtime.binding import Constant
@@ -63,6 +64,7 @@ def test_slopes_of_the_first_channels(device: torch.device) -> None:
         made.slopes("Kernel", 4)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from in_one_test import in_one_test
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.geometry import axis_placement
 from openmps.core.padding.names import MPSGetPaddingPolicy
@@ -130,6 +131,7 @@ def test_plain_methods_leave_the_kernel_alone(method: int) -> None:
     assert kernel.edge_mode == MPSImageEdgeMode.ZERO
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("method", "inverse"),
     [(0, 32), (32, 0), (16, 16), (28, 28), (2, 34), (34, 2), (12 + 32, 12), (0x8000, 0x8020), (0x401C, 0x401C)],
@@ -250,6 +252,7 @@ def test_the_error_of_a_policy_names_the_kernel_that_it_was_to_size() -> None:
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("name", "method"),
     [

@@ -135,6 +135,7 @@ def test_worked_example_of_undoing_a_forward_filter(
     assert mirror_kernel_offset(placed.offset, kernel) == mirrored
 
 
+@in_one_test
 @pytest.mark.parametrize(("sizes", "style", "result", "top_left", "bottom_right"), SIZE_EXAMPLES)
 def test_size_and_offset_table(sizes: tuple, style: int, result: int, top_left: int, bottom_right: int) -> None:
     source, stride, kernel = sizes
@@ -429,6 +430,7 @@ def test_no_room_for_a_window_says_what_to_do() -> None:
         reverse_placement(1, 2, 2, 1, VALID)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("sizes", "name"),
     [((0, 1, 1, 1), "source width"), ((1, 0, 1, 1), "kernel"), ((1, 1, 0, 1), "stride"), ((1, 1, 1, -1), "dilation")],
@@ -439,6 +441,7 @@ def test_sizes_below_one_are_refused(place, sizes: tuple, name: str) -> None:
         place(*sizes, method=SAME)
 
 
+@in_one_test
 @pytest.mark.parametrize("method", [3, 48, 64, 0x7F0, 1 << 11, 1 << 12, 1 << 16, -1])
 def test_reserved_bits_are_refused(method: int) -> None:
     with pytest.raises(MPSArgumentError, match="must not hold reserved"):

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.geometry import axis_placement, reverse_placement, window_extent
 from openmps.core.padding.policy import MPSNNDefaultPadding
@@ -182,6 +183,7 @@ def test_html_shows_the_same_cells_and_escapes_labels() -> None:
     assert '<td style="color:#999">.</td>' in reverse
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from in_one_test import in_one_test
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
@@ -144,6 +145,7 @@ def test_a_state_of_nothing() -> None:
     assert (MPSState().device, MPSState(CPU).device) == (None, CPU)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [

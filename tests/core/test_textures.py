@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.metal.device import MTLCommandQueue, MTLDevice, MTLTexture
@@ -40,6 +41,7 @@ def pooled(command_buffer: mps.CommandBuffer, source: MPSImage, destination: MPS
 # --- images of textures ----------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("channels", [1, 3, 4, None])
 @pytest.mark.parametrize("name", ["RGBA8_UNORM", "BGRA8_UNORM"])
 def test_a_picture(name: str, channels: int | None, mtl: MTLDevice, rng: np.random.Generator) -> None:
@@ -262,6 +264,7 @@ def test_temporary_images_of_a_descriptor_of_a_texture(queue: MTLCommandQueue) -
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("make", "said"),
     [

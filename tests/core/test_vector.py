@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.core.vector import (
     MPSMatrix,
     MPSMatrixDescriptor,
@@ -123,6 +124,7 @@ def test_copies_of_descriptors_are_their_own() -> None:
         assert made.data_type is MPSDataType.FLOAT32
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -184,6 +186,7 @@ def test_a_descriptor_that_was_changed_is_checked_again() -> None:
 # --- contents --------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("data_type", TYPES)
 def test_a_new_vector_is_zero_and_shares_its_buffer(mtl: MTLDevice, data_type: MPSDataType) -> None:
     vector = MPSVector(device=mtl, descriptor=MPSVectorDescriptor(5, data_type))
@@ -238,6 +241,7 @@ def test_a_descriptor_changed_later_leaves_its_vector_alone() -> None:
     assert (vector.length, vector.tensor().shape) == (3, (3,))
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.debug.hints import MISTAKES, hint
 from openmps.graph.run.trace import Trace
 
@@ -170,6 +171,7 @@ WRONG: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("says", WRONG)
 def test_a_usual_mistake_is_named(says: str) -> None:
     right = OBLONG if "in the order" in says else A

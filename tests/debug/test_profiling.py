@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.debug.limits import MachineLimits
 from openmps.debug.work import bytes_of, operations_of
 from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient, FullyConnected, FullyConnectedGradient
@@ -78,6 +79,7 @@ CASES: dict[str, tuple[Op, tuple[torch.Tensor, ...], tuple[bool, ...], int]] = {
 """Operations, their operands, which results are wanted, and two for each product of the formula."""
 
 
+@in_one_test
 @pytest.mark.parametrize("name", CASES)
 def test_operations_are_two_for_each_product(name: str) -> None:
     op, operands, wanted, count = CASES[name]

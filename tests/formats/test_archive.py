@@ -219,6 +219,7 @@ def test_dropout_keeps_its_place(cpu: MTLDevice) -> None:
             kernel.step = value
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "make",
     [
@@ -331,6 +332,7 @@ def test_forms(cpu: MTLDevice) -> None:
     assert reader.decode_root_object() is reader.decode_root_object()
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "form",
     [

@@ -13,6 +13,7 @@ import pytest
 
 import openmps as mps
 from fake_device import dump
+from in_one_test import in_one_test
 
 FORMATS = {"unorm8": np.uint8, "unorm16": np.uint16, "float16": np.float16, "float32": np.float32}
 
@@ -93,6 +94,7 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_index_is_refused(name: str, tmp_path: Path) -> None:
     folder = dump(

@@ -11,6 +11,7 @@ import pytest
 
 import coreml_packages
 from coreml_models import CPU, fill, neural, op, ours, packaged, program, results, saved
+from in_one_test import in_one_test
 from openmps.cli import main
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSOperatorError
 from openmps.formats import coreml
@@ -110,6 +111,7 @@ def test_weights_beside_a_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, x)
 
 
+@in_one_test
 @pytest.mark.parametrize(("message", "weights", "rule"), [
     (_with_blob(), _blob(kind=1), "must hold a blob of FLOAT32"),
     (_with_blob(), _blob(size=63), "must hold 64 bytes"),

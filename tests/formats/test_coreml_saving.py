@@ -246,6 +246,7 @@ def test_what_core_ml_cannot_do_is_listed_and_nothing_is_written(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@in_one_test
 @pytest.mark.parametrize(("options", "rule"), [
     ({"class_labels": ["a"]}, "class_labels must be 5"),
     ({"class_labels": "ab"}, "class_labels"),

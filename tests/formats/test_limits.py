@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
 from openmps.errors import MPSFileError, MPSMemoryError, MPSWeightsError
 from openmps.formats import (
     load_dat,
@@ -84,6 +85,7 @@ def _written(tmp_path: Path, reader: str) -> tuple[Path, Callable[[Path], Any]]:
     return path, read
 
 
+@in_one_test
 @pytest.mark.parametrize("reader", READERS)
 def test_a_file_of_ten_gigabytes_is_refused_unread(reader: str, tmp_path: Path) -> None:
     path, read = _written(tmp_path, reader)
@@ -96,6 +98,7 @@ def test_a_file_of_ten_gigabytes_is_refused_unread(reader: str, tmp_path: Path) 
     assert grown < (1 << 26 if sys.platform == "darwin" else 1 << 16)
 
 
+@in_one_test
 @pytest.mark.parametrize("reader", READERS)
 def test_a_machine_without_memory_is_named(reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is wrong with the file: whoever passes over damaged ones must not pass over it."""

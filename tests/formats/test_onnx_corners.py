@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
 from onnx_models import CPU, Array, conv, error, model, node, numbers, ours, reference, saved
 from openmps.errors import MPSArgumentError, MPSOperatorError
 from openmps.formats import onnx as reader
@@ -32,6 +33,7 @@ def compare(made: Any, feeds: dict[str, Array], folder: Path, wanted: Array | No
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(("nodes", "shape", "constants", "why"), [
     ([node("Slice", "x s e a t", "y")], ["n", 3, "h", 4],
      {"s": whole(0), "e": whole(2**62), "a": whole(2), "t": whole(2)}, "length of its axis is not known"),

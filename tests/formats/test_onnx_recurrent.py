@@ -11,6 +11,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish
+from in_one_test import in_one_test
 from onnx_models import model, node, saved
 from openmps.formats import onnx
 from recurrent_layers import GRU, LSTM, TANH, Trained, empty, gru, lstm, matrices, single
@@ -267,6 +268,7 @@ UNWRITTEN: dict[str, tuple[Any, str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", UNWRITTEN)
 def test_layers_that_onnx_has_no_word_for(name: str, bench: Bench, tmp_path: Path) -> None:
     make, why = UNWRITTEN[name]
@@ -371,6 +373,7 @@ NOT_DENSE: dict[str, tuple[list[Any], str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", NOT_DENSE)
 def test_products_of_files_are_refused(name: str, tmp_path: Path) -> None:
     nodes, why = NOT_DENSE[name]

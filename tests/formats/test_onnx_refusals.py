@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
 from onnx_models import conv, error, layer, model, node, numbers, ours, reference, saved
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSOperatorError, MPSTypeError
 from openmps.formats.onnx.build import BUILDERS, FOLDS
@@ -45,6 +46,7 @@ def test_every_operator_that_cannot_be_expressed_is_listed(tmp_path: Path) -> No
     assert max(map(len, text.splitlines()[1:])) <= 80
 
 
+@in_one_test
 @pytest.mark.parametrize(("nodes", "why"), [
     ([node("Resize", "x - s", "y", mode="cubic")], "cubic interpolation"),
     ([node("Softmax", "x", "y", axis=2)], "not over feature channels"),
@@ -197,6 +199,7 @@ def test_external_data(tmp_path: Path) -> None:
     assert error(ours(_external(tmp_path)).run(feeds)["y"], reference(made, feeds)["y"]) < CLOSE
 
 
+@in_one_test
 @pytest.mark.parametrize(("changes", "why"), [
     ({"location": "../model.data"}, "beneath the model's folder"),
     ({"location": "/etc/passwd"}, "beneath the model's folder"),

@@ -113,6 +113,7 @@ def test_every_node_in_every_form(sample: Any, entry: Any, policy: Any, tmp_path
             raise
 
 
+@in_one_test
 @pytest.mark.parametrize("seed", range(12))
 def test_random_graphs(seed: int, tmp_path: Path) -> None:
     grown = Grown(seed)

@@ -32,6 +32,7 @@ def refused(made: Any, folder: Path) -> str:
     return found["why"]
 
 
+@in_one_test
 @pytest.mark.parametrize(("nodes", "more", "why"), [
     ([node("Add", "x x x", "y")], {}, "Add has 2 inputs, and 3 are here"),
     ([node("Relu", "x", "y z")], {}, "Relu has 1 outputs, and 2 are here"),
@@ -125,6 +126,7 @@ K, SMALL = np.float32(1e25), np.float32(1e-30)
 ROW = np.full((4, 1, 1), K)
 
 
+@in_one_test
 @pytest.mark.parametrize("trainable", [False, True])
 @pytest.mark.parametrize("nodes", [
     [conv("x", "c", "v"), node("Mul", "c row", "p"), node("Mul", "p small", "y")],

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
 from onnx_models import CPU, asked, conv, error, model, node, numbers, ours, reference, saved
 from openmps import (
     MPSCNNBatchNormalizationNode,
@@ -65,6 +66,7 @@ LAYERS: dict[str, tuple[list[Any], list[list[str]]]] = {
 }  # fmt: skip
 
 
+@in_one_test
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_trains_what_the_file_has(name: str, tmp_path: Path) -> None:
     nodes, wanted = LAYERS[name]

@@ -164,6 +164,7 @@ def test_every_sample_of_every_node_class(kind: Any, entry: Any, sample: Any) ->
         check(graph)
 
 
+@in_one_test
 @pytest.mark.parametrize("name", others())
 def test_nodes_without_samples(name: str) -> None:
     node = others()[name]
@@ -197,12 +198,14 @@ def test_every_exported_class_is_followed_somewhere() -> None:
     assert {kind.__name__ for kind in FORMS} - {kind.__name__ for kind in seen | neurons | abstract} == set()
 
 
+@in_one_test
 @pytest.mark.parametrize("descriptor", [*descriptors()], ids=lambda each: each.neuron_type.name)
 def test_every_neuron_and_its_gradient(descriptor: mps.MPSNNNeuronDescriptor) -> None:
     (x,) = images(1)
     check(with_gradients(mps.MPSCNNNeuronNode(x, descriptor)))
 
 
+@in_one_test
 @pytest.mark.parametrize("descriptor", [*descriptors()], ids=lambda each: each.neuron_type.name)
 def test_fused_neurons(descriptor: mps.MPSNNNeuronDescriptor) -> None:
     source = Weights.of(np.random.default_rng(0), (2, 3, 3, 1), "conv")
@@ -360,6 +363,7 @@ def test_an_error_lists_all_that_is_python() -> None:
     assert "'pool'" in text
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "name", ["", "net", "1Net", "My Net", "N\u00e9t", None, "Net-2", "Data", "MPSNet", "URL", "ObjCBool"]
 )

@@ -76,6 +76,7 @@ def elements(data: Any, **options: Any) -> np.ndarray:
 # --- round trips -----------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("suffix", "channels", "dtype"),
     [*product((".png", ".tif"), (1, 3, 4), (np.uint8, np.uint16)), (".tif", 1, np.float32)],
@@ -370,6 +371,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
+@in_one_test
 @pytest.mark.parametrize("name", REFUSED)
 def test_files_that_are_refused(name: str, tmp_path: Path) -> None:
     data, said = REFUSED[name]
@@ -381,6 +383,7 @@ def test_files_that_are_refused(name: str, tmp_path: Path) -> None:
         load(data)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import save
 
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats import weights
 
@@ -129,6 +130,7 @@ def test_dat_files_of_a_network(tmp_path):
         weights.load_dat_files(tmp_path, SHAPES)
 
 
+@in_one_test
 @pytest.mark.parametrize("label", ["../evil", "a/b", "a\\b", "C:x", ".hidden", "a\0b", "a\nb", 'a"b'])
 def test_labels_that_leave_the_folder_are_refused(tmp_path, label):
     inner = tmp_path / "inner"
@@ -221,6 +223,7 @@ def test_another_number_format_is_refused(tmp_path, dtype):
         weights.load_safetensors(path)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
@@ -287,6 +290,7 @@ def test_a_file_without_a_checksum_is_read(tmp_path):
 HEAD = {"__metadata__": metadata(["a"])}
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "content",
     [

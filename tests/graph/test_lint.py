@@ -241,6 +241,7 @@ def test_every_rule_has_a_case() -> None:
 # --- releases ---------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("target", "missing"),
     [

@@ -166,6 +166,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@in_one_test
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_defaults(name: str) -> None:
     kind = getattr(mps, name)

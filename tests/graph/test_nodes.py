@@ -176,6 +176,7 @@ def test_state_nodes_come_from_filters() -> None:
 # --- filters ----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", MAKE)
 def test_every_filter(kind: str) -> None:
     source = MPSNNImageNode()
@@ -194,6 +195,7 @@ def test_every_filter(kind: str) -> None:
     assert node.name in repr(node)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", MAKE)
 def test_every_gradient_filter(kind: str) -> None:
     source, gradient = MPSNNImageNode(), MPSNNImageNode()
@@ -357,6 +359,7 @@ def test_pooling_windows_are_checked(arguments: dict[str, Any]) -> None:
 NEURONS = {name: kind for name, kind in vars(neuron_nodes).items() if name.startswith("MPSCNNNeuron")}
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", sorted(set(DEFAULT_PARAMETERS) - {MPSCNNNeuronType.NONE, MPSCNNNeuronType.PRELU}))
 def test_neuron_nodes_have_the_descriptors_defaults(kind: MPSCNNNeuronType) -> None:
     names = [name for name, each in NEURONS.items() if each is neuron_nodes.CLASSES[kind]]
@@ -368,6 +371,7 @@ def test_neuron_nodes_have_the_descriptors_defaults(kind: MPSCNNNeuronType) -> N
     assert gradient.descriptor == node.descriptor
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", neuron_nodes.CLASSES)
 def test_a_descriptor_picks_the_neuron_class(kind: MPSCNNNeuronType) -> None:
     data = [0.1, 0.2] if kind is MPSCNNNeuronType.PRELU else None

@@ -11,6 +11,7 @@ import torch
 import openmps as mps
 from encoding import Bench, finish, numbers
 from helpers import assert_close
+from in_one_test import in_one_test
 from networks import Weights
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSImageFeatureChannelFormat, MTLSize
 from oracles import loss as loss_oracle
@@ -234,6 +235,7 @@ def test_callbacks_by_their_former_names(method: str, bench: Bench, rng: np.rand
 # --- losses in chains -------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.NONE])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", [Type.MEAN_SQUARED_ERROR, Type.SOFT_MAX_CROSS_ENTROPY, Type.HUBER])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from encoding import Bench, finish, numbers, temporary_copy
+from in_one_test import in_one_test
 from networks import (
     digits,
     encode_numbers,
@@ -95,6 +96,7 @@ def test_exported_images_are_temporary_unless_told(bench: Bench) -> None:
     finish(command_buffer)
 
 
+@in_one_test
 @pytest.mark.parametrize(("given", "left"), [(3, 0), (5, 2), (2, 1), (1, 0)])
 @pytest.mark.parametrize("batch", [True, False])
 def test_sources_lose_the_reads_that_filters_make(bench: Bench, given: int, left: int, batch: bool) -> None:

@@ -437,6 +437,7 @@ COMPARISONS = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize(("comparison", "threshold", "expected"), COMPARISONS)
 def test_comparisons(comparison: Any, threshold: float, expected: list[int], device: torch.device) -> None:
     """The primary number stands on the left; scales, bias and limits are not used."""
@@ -464,6 +465,7 @@ def test_comparison_properties() -> None:
 # --- what a user can get wrong ---------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [MPSCNNMultiply, MPSCNNMultiplyGradient])
 @pytest.mark.parametrize("name", ["primary_scale", "secondary_scale", "bias", "minimum_value", "maximum_value"])
 def test_numbers_are_numbers(kind: Any, name: str) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from encoding import UNORM8, Bench, finish, keep_results, numbers
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.core.kernel.encode import ImageKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.augmentation import ImageAugmentation, MixUp
@@ -145,6 +146,7 @@ def test_labels_are_mixed_as_images_are(device: torch.device, rng: np.random.Gen
     np.testing.assert_allclose(found.sum(1), 1.0, rtol=1e-6)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("name", "value", "error", "message"),
     [

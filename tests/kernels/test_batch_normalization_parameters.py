@@ -142,6 +142,7 @@ class _Bare:
     def gamma(self) -> None: ...
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
@@ -353,6 +354,7 @@ USE = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("stage", "encode"),
     [

@@ -11,6 +11,7 @@ import torch
 
 from encoding import FLOAT16, Bench, finish, keep_results, numbers, run
 from helpers import assert_close, assert_digits
+from in_one_test import in_one_test
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.padding.policy import MPSNNPadding
@@ -197,6 +198,7 @@ def test_properties() -> None:
         kernel.input_feature_channels = 3  # type: ignore[misc]
 
 
+@in_one_test
 @pytest.mark.parametrize("inputs", [1, 8, 31, 32, 33, 70])
 @pytest.mark.parametrize("kind", Type)
 def test_what_made_a_kernel_is_read_back(inputs: int, kind: Type, rng: np.random.Generator) -> None:
@@ -278,6 +280,7 @@ def test_the_arrays_are_copied() -> None:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(
     "words",
     [
@@ -302,6 +305,7 @@ def test_words_of_many_types(words: Any) -> None:
 # --- misuse ----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("words", "kind", "match"),
     [

@@ -23,6 +23,7 @@ from catalogue import (
     WITHOUT_INITIALIZER,
 )
 from encoding import Bench, encode
+from in_one_test import in_one_test
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
@@ -79,6 +80,7 @@ def test_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [kind for kind in ABSTRACT if issubclass(kind, ImageKernel)], ids=lambda k: k.__name__)
 def test_abstract_kernels_refuse_to_be_made_or_to_encode(kind: type[MPSKernel], device: torch.device) -> None:
     bench = Bench.on(device)

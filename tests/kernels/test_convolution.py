@@ -11,6 +11,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution import (
@@ -214,6 +215,7 @@ def test_the_weights_say_how_many_channels_are_read() -> None:
         kernel.encode(bench.command_buffer(), image)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -448,6 +450,7 @@ def test_option_values() -> None:
     assert MPSCNNConvolutionGradientOption.ALL == 3
 
 
+@in_one_test
 @pytest.mark.parametrize(("size", "dilation"), [(3, 1), (4, 1), (2, 2), (2, 3), (3, 2), (1, 1)])
 @pytest.mark.parametrize("offset", [-1, 0, 2])
 def test_what_the_state_sets(size: int, dilation: int, offset: int) -> None:

@@ -71,6 +71,7 @@ def _expected(kernel: Any, layer: Layer, x: np.ndarray, weights: np.ndarray, how
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", FORWARDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("asked", [None, FLOAT32, FLOAT16], ids=str)
 @pytest.mark.parametrize("switch", [False, True])

@@ -177,6 +177,7 @@ def test_synchronize(rng: np.random.Generator) -> None:
 REFUSAL = r"is good for one batch, and must not see more than the 3 image\(s\) that it was made for, got MPSCNNCon.*'g'"
 
 
+@in_one_test
 @every_kind
 @pytest.mark.parametrize("made", ["before", "by the encode"])
 @pytest.mark.parametrize("together", [True, False], ids=["one command buffer", "two command buffers"])
@@ -208,6 +209,7 @@ def test_a_second_batch_is_refused(
         assert_close(mine, theirs, TOLERANCE, "the refused encodes leave no trace")
 
 
+@in_one_test
 @every_kind
 @pytest.mark.parametrize("together", [True, False], ids=["one command buffer", "several"])
 def test_pieces_of_one_batch_add_up(kind: Kind, together: bool, device: torch.device, rng: np.random.Generator) -> None:
@@ -284,6 +286,7 @@ def test_data_gradients_alone_take_nothing_from_the_state(kind: Kind, rng: np.ra
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @every_kind
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["data first", "parameters first"])
 def test_two_encodes_with_one_option_each_are_one_with_both(

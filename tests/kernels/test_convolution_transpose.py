@@ -161,6 +161,7 @@ def test_properties() -> None:
     assert source.loads == source.purges
 
 
+@in_one_test
 @pytest.mark.parametrize("value", [1.5, "1", None, True])
 @pytest.mark.parametrize("name", ["kernel_offset_x", "kernel_offset_y"])
 def test_kernel_offsets_are_integers(name: str, value: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from encoding import Bench, keep_results, numbers, run
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution import (
     MPSCNNConvolution,
@@ -139,6 +140,7 @@ def test_the_label_is_the_sources(device: torch.device) -> None:
 # --- what it may give ------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("form", ["array", "flat", "list", "bytes", "bytearray", "tensor", "buffer", "byte view"])
 @pytest.mark.parametrize("kind", [MPSDataType.FLOAT32, MPSDataType.FLOAT16])
 def test_forms_of_weights(form: str, kind: MPSDataType, rng: np.random.Generator) -> None:
@@ -298,6 +300,7 @@ def test_the_only_layout() -> None:
 BYTES = np.zeros(SHAPE, np.uint8)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
@@ -555,6 +558,7 @@ def test_a_copy_asks_the_source_for_a_copy(device: torch.device) -> None:
 # --- arrays of another type than an app would read ------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("as_tensor", [False, True])
 @pytest.mark.parametrize(
     ("says", "weights", "biases", "argument"),

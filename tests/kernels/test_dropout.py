@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from encoding import Bench, encode, finish, keep_results, numbers
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSTypeError, MTLCommandBufferError
 from openmps.kernels.dropout import MPSCNNDropout, MPSCNNDropoutGradient
 from openmps.runtime.devices import mtl_device
@@ -105,6 +106,7 @@ def test_properties() -> None:
                 setattr(kernel, name, 1)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [MPSCNNDropout, MPSCNNDropoutGradient])
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import openmps
+from in_one_test import in_one_test
 
 GROUPS = [
     [
@@ -36,6 +37,7 @@ GROUPS = [
 ]
 
 
+@in_one_test
 @pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
 def test_examples_run(names: list[str]) -> None:
     known: dict[str, Any] = {}

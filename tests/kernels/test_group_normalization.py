@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from encoding import FLOAT16, FLOAT32, Bench, encode, finish, keep_results, numbers, run
 from helpers import assert_close, assert_digits
+from in_one_test import in_one_test
 from openmps.core.kernel.plan import Plan
 from openmps.core.state.batch import MPSStateBatchResourceSize
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
@@ -165,6 +166,7 @@ def test_epsilon(kind: Any, device: torch.device) -> None:
     assert_close(run(bench, kernel, [bench.image(x)]), _forward(kind, x, epsilon=8.0), 1e-5)
 
 
+@in_one_test
 @pytest.mark.parametrize("value", ["1", None, True, [1.0]])
 def test_epsilon_is_a_number(kind: Any, value: Any) -> None:
     kernel = kind(CPU, _source(kind))
@@ -181,6 +183,7 @@ def test_epsilon_is_not_negative(kind: Any, value: float) -> None:
         kernel.epsilon = value
 
 
+@in_one_test
 @pytest.mark.parametrize("method", ["gamma", "beta", "number_of_feature_channels", "label"])
 def test_missing_methods(kind: Any, method: str) -> None:
     rule = f"^{kind.__name__}: data_source must be a data source with the methods .*GammaAndBetaSource without {method}"

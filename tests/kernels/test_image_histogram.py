@@ -14,6 +14,7 @@ import torch
 import openmps as mps
 from encoding import FLOAT16, FLOAT32, UNORM8, Bench, finish, numbers
 from helpers import assert_close
+from in_one_test import in_one_test
 from measured import note_error, note_format
 from openmps.errors import MPSError
 from oracles import image_filters as oracle
@@ -227,6 +228,7 @@ _MISUSE: dict[str, tuple[Callable[[], object], str]] = {
 }  # fmt: skip
 
 
+@in_one_test
 @pytest.mark.parametrize("name", _MISUSE)
 def test_misuse(name: str) -> None:
     call, message = _MISUSE[name]

@@ -10,6 +10,7 @@ import pytest
 
 import openmps as mps
 from encoding import UNORM8, Bench, finish, numbers
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSTypeError
 
 CPU = mps.mtl_device("cpu")
@@ -97,6 +98,7 @@ def _converted(src: Any, dst: Any, *colour: float, kinds: tuple[Any, Any] = (1, 
     return _of(kernel, pixel, shape=(1, made, 1, 1)).ravel().tolist()
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("src", "dst", "colour", "expected"),
     [
@@ -123,6 +125,7 @@ def test_straight_colours_are_converted() -> None:
     assert copy.conversion_info == mps.CGColorConversionInfo(Space.SRGB, Space.LINEAR_SRGB)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("call", "message"),
     [

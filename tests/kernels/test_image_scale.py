@@ -91,6 +91,7 @@ def test_the_whole_source_fits_the_destination(
     note_error(kind, "forward", device, found, expected)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("edge", [ZERO, CLAMP])
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 import openmps as mps
 from encoding import Bench, finish, numbers
 from helpers import assert_close, assert_digits
+from in_one_test import in_one_test
 from measured import note_error
 from openmps.errors import MPSError
 from oracles import image_filters as oracle
@@ -234,6 +235,7 @@ _MISUSE: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", _MISUSE)
 def test_misuse(name: str) -> None:
     call, message = _MISUSE[name]

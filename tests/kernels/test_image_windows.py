@@ -12,6 +12,7 @@ import pytest
 import openmps as mps
 from encoding import UNORM8, Bench, finish, numbers
 from helpers import assert_close, assert_digits
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSError
 
 CPU = mps.mtl_device("cpu")
@@ -149,6 +150,7 @@ REFERENCES: dict[str, tuple[Callable[[], Any], Callable[[Any, np.ndarray, str], 
 """A filter, and the function of `scipy.ndimage` that it equals."""
 
 
+@in_one_test
 @pytest.mark.parametrize("edge", MODES, ids=lambda edge: edge.name)
 @pytest.mark.parametrize("name", REFERENCES)
 def test_scipy_agrees(name: str, edge: mps.MPSImageEdgeMode) -> None:
@@ -244,6 +246,7 @@ _REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", _REFUSED)
 def test_misuse(name: str) -> None:
     call, message = _REFUSED[name]

@@ -116,6 +116,7 @@ FORMULAS = [
 """One pixel: predictions, labels, losses, slopes. The headers print some with errors: what holds is worked out here."""
 
 
+@in_one_test
 @pytest.mark.parametrize(("name", "kind", "y", "t", "values", "slopes"), FORMULAS, ids=[row[0] for row in FORMULAS])
 def test_golden_formulas(name, kind, y, t, values, slopes, device: torch.device) -> None:
     bench = Bench.on(device)

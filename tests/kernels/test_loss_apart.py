@@ -114,6 +114,7 @@ def test_every_loss(kind, reduction, weighted, across, device: torch.device, rng
         assert_close(found, oracle.flow(flow, y, t, weights, p, of_labels), 1e-5, f"gradient, of labels: {of_labels}")
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name.lower())
 def test_together_they_are_the_loss_in_one(kind: Type, device: torch.device, rng: np.random.Generator) -> None:
     bench, shape = Bench.on(device), (2, 3, 2, 2)

@@ -12,6 +12,7 @@ import torch
 
 from encoding import FLOAT16, Bench, encode, finish, keep_results, numbers
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss import (
     MPSCNNLoss,
@@ -70,6 +71,7 @@ def _images(p: Parameters, rng: np.random.Generator, shape: tuple[int, ...] = SH
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("across", [False, True], ids=["each image", "across batch"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 @pytest.mark.parametrize("reduction", [NONE, SUM, MEAN, SUM_BY_NON_ZERO_WEIGHTS])
@@ -248,6 +250,7 @@ def test_copies_of_descriptors(how: Any) -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("anchors", "error", "message"),
     [

@@ -10,6 +10,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench
+from in_one_test import in_one_test
 from matrices import matrix, run, vector
 
 Type, Neuron, Status = mps.MPSDataType, mps.MPSCNNNeuronType, mps.MPSMatrixDecompositionStatus
@@ -35,6 +36,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_defaults(name: str) -> None:
     kernel = getattr(mps, name)(DEVICE)
@@ -61,6 +63,7 @@ PAIRS = {
 }  # fmt: skip
 
 
+@in_one_test
 @pytest.mark.parametrize("stored", [Type.FLOAT32, Type.FLOAT16, Type.INT32])
 @pytest.mark.parametrize("factor", [Type.FLOAT32, Type.FLOAT16, Type.INT8, Type.INT16, Type.UINT8])
 def test_types_of_products(bench: Bench, factor: Any, stored: Any) -> None:
@@ -149,6 +152,7 @@ def test_scales_behind_the_last_are_missing_by_a_convention(start: int) -> None:
     assert result.numpy().tolist() == [[6.0 if start == 1 else 0.0]]
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -146,6 +146,7 @@ def test_copies_that_do_not_fit(bench: Bench) -> None:
         kernel.encode(bench.command_buffer(), one(source, target), words(bench, 0, 1), -1)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -177,6 +178,7 @@ def test_descriptors_that_are_refused(bench: Bench, make: Any, message: str) -> 
 # --- sums -------------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("has_offsets", [False, True])
 @pytest.mark.parametrize("data_type", [Type.FLOAT32, Type.FLOAT16])

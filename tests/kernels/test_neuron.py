@@ -10,6 +10,7 @@ import torch
 
 from encoding import FLOAT16, Bench, encode, finish, keep_results, numbers, run
 from helpers import assert_digits
+from in_one_test import in_one_test
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels import neuron as kernels
@@ -82,6 +83,7 @@ SMOOTH = [
 """Smooth ones, and what -1 as a base means; without parameters, the defaults."""
 
 
+@in_one_test
 @pytest.mark.parametrize(("descriptor", "x", "y", "slope"), SMOOTH, ids=lambda value: None)
 def test_golden_formulas(descriptor, x, y, slope, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -97,6 +99,7 @@ def test_powers_that_are_none(device: torch.device) -> None:
     assert _apply(bench, MPSNNNeuronDescriptor(Type.POWER, 1.0, 0.0, 0.0), [0, -1, 5]).tolist() == [1, 1, 1]
 
 
+@in_one_test
 @pytest.mark.parametrize(("descriptor", "x", "y", "slope"), EDGES, ids=lambda value: None)
 def test_edges(descriptor, x, y, slope, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -159,6 +162,7 @@ CLASSES = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes_of_one_neuron(name: str) -> None:
     arguments, descriptor = CLASSES[name]

@@ -271,6 +271,7 @@ def test_windows_are_square(kind: Any) -> None:
         kind(CPU, 3, 5)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", OVER_CHANNELS)
 @pytest.mark.parametrize("value", [0, -3, 1.5, True, None])
 def test_bad_channel_windows(kind: Any, value: Any) -> None:

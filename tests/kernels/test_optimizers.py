@@ -237,6 +237,7 @@ def test_the_order_shows() -> None:
         assert all(abs(right - other) > 0.01 for other in others)
 
 
+@in_one_test
 @pytest.mark.parametrize("what", ORDERED)
 @pytest.mark.parametrize("rule", RULES)
 def test_matrices(rule: str, what: str, device: torch.device, rng: np.random.Generator) -> None:
@@ -792,6 +793,7 @@ def test_bad_descriptors(arguments: dict[str, Any], error: type[Exception], mess
         MPSNNOptimizerDescriptor(**arguments)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -872,6 +874,7 @@ HALF = MPSVector(descriptor=MPSVectorDescriptor(2, MPSDataType.FLOAT16), device=
 MATRIX = MPSMatrix(descriptor=MPSMatrixDescriptor(1, 2, 8, MPSDataType.FLOAT32), device=CPU)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

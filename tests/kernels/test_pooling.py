@@ -95,6 +95,7 @@ PLACES = [
 """Source, stride, kernel; style; result; offset with the odd pixel at the top left, and at the bottom right."""
 
 
+@in_one_test
 @pytest.mark.parametrize(("sizes", "style", "result", "top_left", "bottom_right"), PLACES)
 def test_golden_sizes_and_offsets(sizes, style, result, top_left, bottom_right, device: torch.device) -> None:
     """An encode that sizes its result changes the offset; what it then reads is centred there, columns and rows."""
@@ -429,6 +430,7 @@ def test_bad_windows(kind: Any, arguments: Any, name: str) -> None:
         kind(CPU, *arguments)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", [MPSCNNPoolingAverage, MPSCNNPoolingAverageGradient])
 @pytest.mark.parametrize("name", ["zero_pad_size_x", "zero_pad_size_y"])
 @pytest.mark.parametrize("value", [-1, 0.5, True])

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from encoding import Bench, finish
+from in_one_test import in_one_test
 from measured import note_error
 from openmps.core.vector import (
     MPSMatrix,
@@ -137,6 +138,7 @@ def test_more_numbers_than_are_made_at_once(kind: Any, monkeypatch: pytest.Monke
     np.testing.assert_array_equal(_draw(bench, _make(kind, CPU, "normal"), 140001), whole)
 
 
+@in_one_test
 @each_kind
 @each_distribution
 def test_devices_agree(kind: Any, name: str, device: torch.device) -> None:
@@ -470,6 +472,7 @@ def test_a_descriptor_that_was_changed() -> None:
 # --- misuse ----------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("arguments", "kind", "match"),
     [

@@ -10,6 +10,7 @@ import torch
 
 from encoding import FLOAT16, UNORM8, Bench, encode, finish, numbers, run
 from helpers import assert_close
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels import reduce as kernels
 from openmps.kernels.reduce import (
@@ -61,6 +62,7 @@ def _region(x: int, y: int, width: int, height: int, z: int = 0, depth: int = AL
     return MTLRegion(MTLOrigin(x, y, z), MTLSize(width, height, depth))
 
 
+@in_one_test
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_numbers(name: str, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -75,6 +77,7 @@ def test_every_reduction_has_golden_numbers() -> None:
     assert found == set(GOLDEN)
 
 
+@in_one_test
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_region_replaces_the_offset(name: str, device: torch.device) -> None:
     bench = Bench.on(device)
@@ -308,6 +311,7 @@ def test_a_region_of_what_is_correlated_with(device: torch.device) -> None:
 # --- what a user can get wrong ----------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("name", ["window_in_x", "window_in_y", "stride_in_x", "stride_in_y"])
 @pytest.mark.parametrize("value", [-1, 0.5, True, None])
 def test_windows_are_whole_numbers(name: str, value: Any) -> None:

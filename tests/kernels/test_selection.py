@@ -11,6 +11,7 @@ import torch
 from encoding import FLOAT16, FLOAT32, UNORM8, Bench, finish, numbers
 from exercises import drawn, whole_numbers
 from helpers import assert_close
+from in_one_test import in_one_test
 from measured import note_error
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError, MTLExecutionError
@@ -131,6 +132,7 @@ def test_images_are_copied_as_they_are_stored() -> None:
         AlternatingFlip(CPU).encode_batch(bench.command_buffer(), source, several, bench.batch(np.ones((2, 1, 2, 2))))
 
 
+@in_one_test
 @pytest.mark.parametrize("name", ["seed", "epoch", "first"])
 @pytest.mark.parametrize("value", [-1, 1.5, 2**64])
 def test_bad_numbers(name: str, value: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import openmps as mps
 from encoding import keep_results
+from in_one_test import in_one_test
 from openmps.training.normalization_sources import ArrayBatchNormalizationDataSource
 
 CPU = mps.mtl_device("cpu")
@@ -58,6 +59,7 @@ def told(action: Callable[[], object]) -> list[str]:
     return [str(each.message) for each in found]
 
 
+@in_one_test
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_slice_that_is_not_read_is_named_once(name: str) -> None:
     kernel = KERNELS[name]()

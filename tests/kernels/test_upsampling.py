@@ -121,6 +121,7 @@ def test_the_padding_policy_means_nothing(kind: Any, device: torch.device) -> No
         assert kernel.offset == MPSOffset(0, 0, 0)
 
 
+@in_one_test
 @pytest.mark.parametrize("sample", [s for s in NEAREST + BILINEAR if "corners" not in s.name], ids=str)
 def test_a_clip_rectangle_at_a_multiple_of_the_factor(sample: Any, device: torch.device) -> None:
     """It belongs to an offset of that many source pixels; its gradient is that of the part written."""

@@ -98,6 +98,7 @@ def test_another_order_of_the_axes(taker: str, order: str) -> None:
         TAKERS[taker](weights)
 
 
+@in_one_test
 @pytest.mark.parametrize("taker", TAKERS)
 def test_the_shape_itself_and_flat(taker: str) -> None:
     weights = np.zeros(SHAPE, np.float32)
@@ -173,6 +174,7 @@ ROWS: dict[str, Take] = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("taker", ROWS)
 def test_a_row_is_no_rectangle(taker: str) -> None:
     for row in (np.ones(4), np.ones((1, 4)), np.ones((4, 1, 1)), [1, 1, 1, 1]):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from encoding import Bench, finish
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.convolution import (
     MPSCNNConvolution,
@@ -70,6 +71,7 @@ def test_one_buffer_for_both(device: torch.device, rng: np.random.Generator) -> 
     np.testing.assert_array_equal(floats(exported.biases), drawn[2:7])
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 from openmps.metal.device import MTLBuffer, MTLCommandQueue, MTLDevice
 from openmps.runtime.devices import mtl_device
@@ -64,6 +65,7 @@ def test_threads_that_use_a_buffer_first_share_its_memory(mtl: MTLDevice) -> Non
         assert found == [buffer.tensor(torch.uint8).data_ptr()] * 4
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("dtype", "offset", "count", "message"),
     [
@@ -96,6 +98,7 @@ READ_ONLY = np.arange(6, dtype=np.uint8)
 READ_ONLY.flags.writeable = False
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("data", "expected"),
     [

@@ -55,6 +55,7 @@ def test_every_format_is_known() -> None:
     assert {each.name for each in MTLPixelFormat} - {"INVALID"} == set(STORED)
 
 
+@in_one_test
 @pytest.mark.parametrize("name", STORED)
 def test_elements_and_numbers(name: str, mtl: MTLDevice, rng: np.random.Generator) -> None:
     """Bytes come back as they were; numbers are in the order red, green, blue, alpha, and linear."""
@@ -169,6 +170,7 @@ def test_copies() -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("values", "said"),
     [

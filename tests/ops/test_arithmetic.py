@@ -138,6 +138,7 @@ def test_gradients_equal_finite_differences(
     assert_close(found[1], finite_difference.gradient(lambda v: total(x, v), y), 1e-8, "secondary")
 
 
+@in_one_test
 @pytest.mark.parametrize("shapes", SHAPES[:6], ids=str)
 @pytest.mark.parametrize("operation", LINEAR)
 def test_gradients_equal_pytorch(operation: str, shapes, device: torch.device, rng: np.random.Generator) -> None:
@@ -167,6 +168,7 @@ def test_limits_let_nan_through(device: torch.device) -> None:
     assert math.isnan(float(run("add", x, x, limits=(-1.0, 1.0))[0]))
 
 
+@in_one_test
 @pytest.mark.parametrize("shapes", SHAPES[:2], ids=str)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_channels_last_stays(operation: str, shapes, device: torch.device) -> None:

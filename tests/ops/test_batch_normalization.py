@@ -101,6 +101,7 @@ def test_results_lie_channels_last(operation: str, rng: np.random.Generator) -> 
 # --- pieces of a batch -----------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("sizes", [(1, 4, 2, 5), (7, 1), (3, 3, 3)], ids=str)
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.ops.layout.casts import cast
 
 FLOATS = [
@@ -30,6 +31,7 @@ FLOATS = [
 WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", WHOLE, ids=str)
 @pytest.mark.parametrize("source", [torch.float32, torch.float64], ids=str)
 def test_floats_are_cut_and_kept_within_the_type(source: torch.dtype, dtype: torch.dtype) -> None:

@@ -110,6 +110,7 @@ def _oracle_1d(x: np.ndarray, weights: np.ndarray, columns: Axis) -> np.ndarray:
     return oracle.forward(x, weights, None, Axis(1), columns)
 
 
+@in_one_test
 @pytest.mark.parametrize("forward", [_op_1d, _oracle_1d], ids=["op", "oracle"])
 @pytest.mark.parametrize(
     ("weights", "columns", "expected"),
@@ -482,6 +483,7 @@ def test_printed_sub_pixels(implementation: str) -> None:
     assert found[0].transpose(1, 2, 0).tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
+@in_one_test
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "sliced"])
 @pytest.mark.parametrize(
     ("shape", "factor", "height", "width"),

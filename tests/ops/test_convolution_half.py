@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import array, assert_close, tensor
+from in_one_test import in_one_test
 from openmps.ops.convolution import convolution_half as ops
 from openmps.ops.convolution.convolution import convolution
 from openmps.types import MPSImageEdgeMode
@@ -32,6 +33,7 @@ def test_rounding_is_numpys(device: torch.device, rng: np.random.Generator) -> N
     np.testing.assert_array_equal(np.signbit(found[:-1]), np.signbit(expected[:-1]))
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("edge", [ZERO, CLAMP])
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, tensor
+from in_one_test import in_one_test
 from openmps.ops.resample.grid_sample import grid_sample
 from openmps.types import MPSImageEdgeMode
 from oracles import grid_sample as oracle
@@ -18,6 +19,7 @@ from oracles.geometry import CLAMP, ZERO
 SHAPES = [((2, 3, 4, 5), (3, 6)), ((1, 1, 1, 1), (2, 2)), ((3, 5, 1, 4), (4, 1)), ((2, 4, 6, 3), (1, 1))]
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("edge", [ZERO, CLAMP])
 @pytest.mark.parametrize(("shape", "size"), SHAPES, ids=str)

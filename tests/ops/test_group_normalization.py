@@ -159,6 +159,7 @@ def _like_torch(x: Any, gamma: Any, beta: Any, groups: int, epsilon: float) -> t
     return functional.group_norm(x, groups, gamma, beta, epsilon)
 
 
+@in_one_test
 @pytest.mark.parametrize("epsilon", [1e-5, 0.5])
 @pytest.mark.parametrize("groups", [1, 2, 4, 8])
 def test_equals_pytorch(groups: int, epsilon: float, device: torch.device, rng: np.random.Generator) -> None:
@@ -198,6 +199,7 @@ def test_small_differences_of_large_numbers(
         assert_close(actual, wanted, 1e-5, name)
 
 
+@in_one_test
 @pytest.mark.parametrize("value", [0.1, -7.3, 1e-30, 3e4])
 @pytest.mark.parametrize("groups", [1, 3])
 def test_constant_images(value: float, groups: int, device: torch.device) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from interpreter import HAS_TRITON, IS_INTERPRETED
 
 pytestmark = pytest.mark.skipif(not (HAS_TRITON and IS_INTERPRETED), reason="Triton is not interpreted here")
@@ -42,6 +43,7 @@ def block(data: np.ndarray) -> Any:
     return tl.tensor(interpreter.TensorHandle(data, dtype), tl.block_type(dtype, list(data.shape)))
 
 
+@in_one_test
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("is_pair", [False, True])

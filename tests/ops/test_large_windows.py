@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import assert_close, tensor
+from in_one_test import in_one_test
 from openmps.ops import geometry
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.normalization import local_normalization as normalization
@@ -157,6 +158,7 @@ SIDE = 20_000
 HUGE = [(1, 0), (1, 9_000), (10**9, 0), (10**9, -(10**9))]
 
 
+@in_one_test
 @pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize("offset", [0, -1, 3, -3 * 10**9, 10**9])
 def test_windows_as_far_apart_as_can_be(edge: MPSImageEdgeMode, offset: int, device: torch.device) -> None:

@@ -36,6 +36,7 @@ def test_equals_loops(shapes, window, stride, edge, device: torch.device, rng: n
     assert_close(found, oracle.local_correlation(a, b, window, stride, int(edge)), 1e-12)
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_memory_layouts(layout: str, dtype, device: torch.device, rng: np.random.Generator) -> None:

@@ -125,6 +125,7 @@ def test_contrast_of_a_small_variance_on_a_large_mean(
 # --- over pixels, by other ways ---------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("edge", [ZERO, CLAMP])
 @pytest.mark.parametrize("pair", GENTLE, ids=lambda pair: pair.name)

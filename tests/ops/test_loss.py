@@ -134,6 +134,7 @@ def test_printed_numbers(implementation: str, smoothing: float, loss: float, gra
     assert_digits(slope, gradient, 6)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", range(10), ids=NAMES)
 def test_gradient_equals_finite_differences(kind: int, device: torch.device, rng: np.random.Generator) -> None:
     y, t = sources(kind, (2, 3, 2, 2), rng)
@@ -222,12 +223,14 @@ def test_smoothing_without_classes_adds_everything(device: torch.device) -> None
     assert_close(gradient.ravel(), np.full(3, 1 / 3) - np.array([0.1, 0.1, 1.0]), 1e-14, "gradient")
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", range(10), ids=NAMES)
 def test_channels_last_stays(kind: int, device: torch.device, rng: np.random.Generator) -> None:
     y, t = (tensor(v, torch.float32, device, "channels_last") for v in sources(kind, (2, 4, 3, 2), rng))
     assert ops.loss(y, t, None, parameters(Parameters(kind, SUM)))[1].is_contiguous(memory_format=torch.channels_last)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", range(10), ids=NAMES)
 def test_sources_stay_untouched(kind: int, device: torch.device, rng: np.random.Generator) -> None:
     y, t = (tensor(v, device=device) for v in sources(kind, (2, 3, 2, 2), rng))
@@ -413,6 +416,7 @@ def test_a_label_of_zero_has_no_divergence_to_lose(device: torch.device) -> None
     assert found.ravel().tolist() == [0.0, 0.0]
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", range(10), ids=NAMES)
 def test_flowing_back_leaves_sources_alone(kind: int, device: torch.device, rng: np.random.Generator) -> None:
     y, t = (tensor(v, device=device, layout="channels_last") for v in sources(kind, (2, 4, 3, 2), rng))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from helpers import TOLERANCE, array, assert_close, inner, tensor
+from in_one_test import in_one_test
 from openmps.ops.matrix import combination, layers, linear_systems, multiplication, rows
 from openmps.types import MPSCNNNeuronType as Neuron
 from oracles import finite_difference
@@ -82,6 +83,7 @@ def test_the_gradients_of_a_product_are_its_adjoints(rng: np.random.Generator) -
 # --- products ---------------------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.int8, torch.int16], ids=str)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_products_of_whole_numbers_are_exact(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from in_one_test import in_one_test
 from openmps.ops.random.mtgp32 import GENERATORS, STATE_WORDS, STEP_WORDS, constants, initial_state, mtgp32
 from openmps.ops.random.mtgp32_parameters import PARAMETERS
 from oracles import mtgp32 as oracle
@@ -70,6 +71,7 @@ def test_initial_states(key: tuple[int, ...]) -> None:
         assert found[generator].tolist() == oracle.initialize(ROWS[generator], key)
 
 
+@in_one_test
 @pytest.mark.parametrize("generator", range(0, GENERATORS, 9))
 def test_words_equal_the_loops(generator: int, device: torch.device) -> None:
     row = ROWS[generator]

@@ -55,6 +55,7 @@ def samples(name: str, values: tuple[float, float, float], rng: np.random.Genera
     return x
 
 
+@in_one_test
 @pytest.mark.parametrize("values", [(1.0, 1.0, 1.0), (1.7159, 0.6667, 1.0), (-2.0, 3.0, 1.0)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("is_intel", [True, False])
@@ -106,6 +107,7 @@ def test_equals_loops(
     assert_close(array(found)[smooth], expected[smooth], TOLERANCE[dtype], f"{name} gradient")
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_prelu_equals_loops(layout: str, dtype: torch.dtype, device: torch.device, rng: np.random.Generator) -> None:
@@ -180,6 +182,7 @@ PYTORCH = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", PYTORCH)
 def test_equals_pytorch(name: str, device: torch.device, rng: np.random.Generator) -> None:
     function, values = PYTORCH[name]
@@ -203,6 +206,7 @@ def test_prelu_equals_pytorch(device: torch.device, rng: np.random.Generator) ->
     assert_close(found, torch.autograd.grad(expected, leaf, g)[0], 1e-14, "prelu gradient")
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ["sigmoid", "softplus", "tanh", "hard_sigmoid", "softsign", "elu", "gelu"])
 def test_large_sources_do_not_overflow(name: str, dtype: torch.dtype, device: torch.device) -> None:

@@ -198,6 +198,7 @@ def test_no_values(kind: str, device: torch.device, rng: np.random.Generator) ->
 # --- printed numbers -----------------------------------------------------------------------------------------------
 
 
+@in_one_test
 @pytest.mark.parametrize("implementation", ["op", "oracle"])
 @pytest.mark.parametrize(
     ("kind", "expected", "places"),
@@ -366,6 +367,7 @@ OPERATIONS = {
 """The operation of each kind, its fields, and how many vectors of its own it has."""
 
 
+@in_one_test
 @pytest.mark.parametrize("on_device", [False, True], ids=["number", "tensor"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_operations_update_several_vectors(
@@ -391,6 +393,7 @@ def test_operations_update_several_vectors(
         assert_close(results[index], expected, 1e-6 if on_device else 1e-12, kind)
 
 
+@in_one_test
 @pytest.mark.parametrize("kind", ["adam", "amsgrad"])
 @pytest.mark.parametrize("number", range(len(COMMON)))
 def test_fused_and_plain_adam_agree(
@@ -410,6 +413,7 @@ def test_fused_and_plain_adam_agree(
         assert_close(a, b, 1e-13, kind)
 
 
+@in_one_test
 @pytest.mark.parametrize("rate", [0.05, 1e-4, 1e-12, 0.0])
 @pytest.mark.parametrize("momentum_scale", [0.9, 0.0])
 @pytest.mark.parametrize("nesterov", [False, True])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, array, assert_close, on_a_cpu_of, tensor
+from in_one_test import in_one_test
 from openmps.ops.convolution import convolution as ops
 from openmps.ops.convolution import pixel_products
 from openmps.ops.geometry import Axis, Window
@@ -35,6 +36,7 @@ def _gradients(g: np.ndarray, x: np.ndarray, matrix: np.ndarray) -> tuple[np.nda
     return np.einsum("nohw,oc->nchw", g, matrix), weights, g.sum((0, 2, 3))
 
 
+@in_one_test
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_against_float64_and_the_slow_form(
     size: tuple[int, int, int, int], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
@@ -63,6 +65,7 @@ def test_against_float64_and_the_slow_form(
     assert is_taken == [True, False]
 
 
+@in_one_test
 @pytest.mark.parametrize("with_source", [True, False])
 @pytest.mark.parametrize("with_parameters", [True, False])
 @pytest.mark.parametrize("with_biases", [True, False])
@@ -77,6 +80,7 @@ def test_only_what_is_asked_for(
     assert made == [with_source, with_parameters, with_parameters and with_biases]
 
 
+@in_one_test
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_other_layouts_have_the_same_numbers(layout: str, rng: np.random.Generator) -> None:
     window, (x, weights, _, g) = _case((2, 6, 7, 5), rng)

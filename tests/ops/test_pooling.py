@@ -41,6 +41,7 @@ def _run(implementation: str, kind: str, x: np.ndarray, columns: Axis, edge: int
     return ops.max_pooling(tensor(x), place, mode)[0]
 
 
+@in_one_test
 @pytest.mark.parametrize("implementation", ["op", "oracle"])
 @pytest.mark.parametrize(
     ("kind", "x", "k", "edge", "zero_pad", "expected", "places"),
@@ -125,6 +126,7 @@ def test_ties_go_to_the_first_tap(
         assert_close(found, expected, TOLERANCE[dtype], f"tied maximum gradient of {case}, {how}")
 
 
+@in_one_test
 @pytest.mark.parametrize("number", range(0, len(DILATED), 4))
 def test_ties_may_go_to_the_last_tap(number: int, device: torch.device, rng: np.random.Generator) -> None:
     case = DILATED[number]
@@ -307,6 +309,7 @@ def test_maximum_gradient_equals_finite_differences(
     assert_close(found, finite_difference.gradient(total, x, 1e-3), 1e-9, "maximum gradient")
 
 
+@in_one_test
 @pytest.mark.parametrize("edge", [ZERO, CLAMP])
 @pytest.mark.parametrize(("size", "stride", "offset"), [(3, 1, 0), (2, 2, 1), (4, 1, -1), (1, 3, 0), (2, 3, 0)])
 def test_l2_norm_gradient_equals_finite_differences(

@@ -42,6 +42,7 @@ def test_product(
     np.testing.assert_allclose(of_rows.cpu().numpy(), left @ right, rtol=1e-5, atol=1e-5)
 
 
+@in_one_test
 @pytest.mark.parametrize("libraries", [True, False], ids=["packed", "without packing"])
 @pytest.mark.parametrize("shape", [(5, 7, 3, 9), (5, 7, 3, 2), (4, 1024, 512, 8), (1, 1024, 512, 8)], ids=str)
 def test_repeated_product(

@@ -144,6 +144,7 @@ def test_equals_loops(name: str, rows: tuple[int, ...], backward: bool, rng: np.
         assert c is None
 
 
+@in_one_test
 @cases
 def test_all_states_are_those_of_shorter_sequences(name: str, rng: np.random.Generator) -> None:
     rows = (3, 2, 2, 1)
@@ -184,6 +185,7 @@ def test_gradients_equal_finite_differences(name: str, rows: tuple[int, ...], rn
     assert_close(first, array(a)[:, :3].T @ x, 1e-12, name)
 
 
+@in_one_test
 @cases
 def test_states_of_the_gradient_are_those_of_its_parts(name: str, rng: np.random.Generator) -> None:
     """Steps 2 and 3, then 0 and 1 with the state that came out: what the whole gives."""

@@ -66,6 +66,7 @@ def test_enlarging_equals_loops(shape, edge: int, dtype, device: torch.device, r
         assert_close(back, oracle.apply_adjoint(g, *matrices), TOLERANCE[dtype], f"gradient, {what}")
 
 
+@in_one_test
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("factors", [(2, 2), (1, 4), (8, 2), (3, 2)], ids=str)
 @pytest.mark.parametrize("spare", [0, 1])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from in_one_test import in_one_test
 from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.normalization.batch_normalization import BatchMoments, DataGradient
@@ -139,6 +140,7 @@ def stepwise(block: Block, neuron: Neuron, *, stores: bool, biases: Tensor | Non
     return [y, flow, rows[0] + rows[1], rows[2], back[0], back[1], gamma, beta]
 
 
+@in_one_test
 @pytest.mark.parametrize("has_biases", [True, False])
 @pytest.mark.parametrize("neuron", NEURONS, ids=str)
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-5), (HALF, 6e-3)], ids=str)

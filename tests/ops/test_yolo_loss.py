@@ -100,6 +100,7 @@ def test_equals_loops(boxes, classes, layout, dtype, device: torch.device, rng: 
         _check(p, y, t, None, device, dtype, layout)
 
 
+@in_one_test
 @pytest.mark.parametrize("across", [False, True], ids=["each image", "across batch"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 @pytest.mark.parametrize("reduction", [NONE, SUM, MEAN, SUM_BY_NON_ZERO_WEIGHTS])

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
+
 WEIGHTS = np.float32([[1, 2], [3, 4]])
 
 
@@ -37,6 +39,7 @@ def test_any_buffer_is_written_into_an_image(convert: Callable[[Any], Any], MPS:
     assert np.array_equal(found, pixels)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("call", "kind", "said"),
     [

@@ -119,6 +119,7 @@ def test_indexed_accessors(MPS: Any, device: Any) -> None:
     assert (info.width, info.height, type(info).__name__) == (4, 4, "MPSStateTextureInfo")
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("call", "kind", "said"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
 from openmps.pyobjc.errors import RefusedByPyObjCWarning
 
 WEIGHTS = np.float32([[1, 2], [3, 4]]).reshape(2, 1, 1, 2)
@@ -243,6 +244,7 @@ def test_weights_that_pyobjc_refuses_are_taken_with_a_warning(weights: Any, MPS:
     assert answer(MPS, device, kernel) == [21, 43]
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("row", "others", "kind", "said"),
     [
@@ -279,6 +281,7 @@ def test_an_address_of_memory_that_cannot_be_read(MPS: Any, device: Any) -> None
         MPS.MPSCNNConvolution(device=device, weights=source(MPS, memory.ctypes.data))
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("weights", "data_type", "said"),
     [

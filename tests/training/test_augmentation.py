@@ -140,6 +140,7 @@ def test_every_split_of_a_batch_has_the_same_images_and_labels() -> None:
         np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), labels)
 
 
+@in_one_test
 @pytest.mark.parametrize("item", [*EVERYTHING.split(",")[:-2], "mixup:0.3", "flip"])
 def test_every_item_changes_images_in_its_way(item: str) -> None:
     """Alone; padding needs a move to show."""

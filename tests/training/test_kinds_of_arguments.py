@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps import training
 
 CPU = mps.mtl_device("cpu")
@@ -18,6 +19,7 @@ def network() -> Any:
     return training.Network.create(SHAPE, seed=0, optimizer=training.optimizer_factory("sgd", 0.1))
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTypeError
 from openmps.runtime.devices import mtl_device
 from openmps.training import session
@@ -304,6 +305,7 @@ def test_images_that_are_too_small(tmp_path):
         _train(tmp_path, data=DataSplit(tiny, tiny))
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("change", "message"),
     [

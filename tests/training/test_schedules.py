@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as reference
 
+from in_one_test import in_one_test
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.runtime.devices import mtl_device
 from openmps.training import DataSplit, RunFolder, TrainingOptions, describe_run, resume, run_options, train
@@ -52,6 +53,7 @@ def _rates(make, steps):
     return np.array(found)
 
 
+@in_one_test
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # torch's SequentialLR does what it warns of
 @pytest.mark.parametrize("warmup", [0, 10])
 @pytest.mark.parametrize(
@@ -77,6 +79,7 @@ def test_a_warm_up_before_a_cosine_is_torchs_linear_one():
     np.testing.assert_allclose(found, _rates(make, STEPS), rtol=1e-9, atol=1e-12)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import openmps as mps
+from in_one_test import in_one_test
 from openmps.errors import MPSFileError, MPSWeightsError
 from openmps.formats import WeightLayer, import_weights, load_tensors
 
@@ -137,6 +138,7 @@ REFUSED = {
 }
 
 
+@in_one_test
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_read_is_refused(name: str, tmp_path: Path) -> None:
     make, words = REFUSED[name]

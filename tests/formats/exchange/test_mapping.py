@@ -258,6 +258,7 @@ def test_an_export_under_names_that_are_none(names):
         export_weights({"conv.weights": np.zeros((4, 3, 3, 2))}, CONVOLUTION, "pytorch", names=names)
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("options", "message"),
     [

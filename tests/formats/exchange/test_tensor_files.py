@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from in_one_test import in_one_test
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats import load_tensors, save_safetensors, save_tensors
 
@@ -122,6 +123,7 @@ def _zip(path: Any, members: Any, method: int = zipfile.ZIP_STORED) -> None:
 GOOD = _npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }")
 
 
+@in_one_test
 @pytest.mark.parametrize(
     ("content", "message"),
     [
