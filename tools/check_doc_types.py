@@ -1,10 +1,11 @@
 """Checks the types of the documentation's Python examples as an editor does: basedpyright at its basic level.
 
-usage: check_doc_types.py [FILE.md ...]
+usage: check_doc_types.py [--sources] [FILE.md ...]
 
-Without arguments: README.md and every docs/**/*.md. The blocks of one file are checked as one module, as they are run
+Without a file: README.md and every docs/**/*.md. The blocks of one file are checked as one module, as they are run
 (tools/run_doc_examples.py); blocks that are not run are left out. An error is printed as FILE:LINE of the Markdown, and
-the exit status is 1.
+the exit status is 1. With --sources the same process checks what pyproject.toml includes, at the level that it says:
+most of what it learns of torch, NumPy and openmps it learns once.
 """
 
 from __future__ import annotations
@@ -14,34 +15,41 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from run_doc_examples import ROOT, examples_of
+
+BASIC = "# pyright: basic"
+"""The level of a module, on its first line, where no page has an example."""
 
 
 def module_of(text: str) -> str:
     """The examples of a Markdown text, each on the lines that it has there."""
-    lines: list[str] = []
+    lines = [BASIC]
     for example in examples_of(text):
         if not example.skipped:
             lines += [""] * (example.line - 1 - len(lines)) + example.code.splitlines()
     return "\n".join(lines) + "\n"
 
 
-def errors_of(paths: list[Path]) -> list[str]:
-    """What the type checker says of the examples of some files."""
-    with tempfile.TemporaryDirectory() as folder:
-        settings = {
-            "typeCheckingMode": "basic",
-            "pythonVersion": "3.11",
-            "extraPaths": [str(ROOT / "src")],
-            "venvPath": str(ROOT),
-            "venv": ".venv",
-        }
-        (Path(folder) / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
-        origins = {f"page{number}.py": path for number, path in enumerate(paths)}
+def settings(folder: Path, *, sources: bool) -> dict[str, Any]:
+    """Of the checker: those of the project, for the modules in a folder, and the project's own where asked for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["basedpyright"]
+    own = [str(ROOT / each) for each in project["include"]] if sources else []
+    return project | {"include": [str(folder), *own], "venvPath": str(ROOT), "extraPaths": [str(ROOT / "src")]}
+
+
+def errors_of(paths: list[Path], *, sources: bool) -> list[str]:
+    """What the type checker says of the examples of some files, and of the project's sources where asked for."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place).resolve()
+        chosen = json.dumps(settings(folder, sources=sources))
+        (folder / "pyrightconfig.json").write_text(chosen, encoding="utf-8")
+        origins = {str(folder / f"page{number}.py"): path for number, path in enumerate(paths)}
         for name, path in origins.items():
-            (Path(folder) / name).write_text(module_of(path.read_text(encoding="utf-8")), encoding="utf-8")
+            Path(name).write_text(module_of(path.read_text(encoding="utf-8")), encoding="utf-8")
         checker = Path(sys.executable).with_name("basedpyright")
         command = [checker, "--project", folder, "--level", "error", "--outputjson"]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -49,19 +57,23 @@ def errors_of(paths: list[Path]) -> list[str]:
         report = json.loads(found.stdout)
     except ValueError:
         raise SystemExit(f"basedpyright failed:\n{found.stdout}{found.stderr}") from None
-    if report["summary"]["filesAnalyzed"] != len(paths):
-        raise SystemExit(f"basedpyright looked at {report['summary']['filesAnalyzed']} of {len(paths)} files")
+    count = report["summary"]["filesAnalyzed"]
+    if count <= len(paths) if sources else count != len(paths):
+        raise SystemExit(f"basedpyright looked at {count} files, {len(paths)} of them examples")
     return [
-        f"{os.path.relpath(origins[Path(each['file']).name], ROOT)}:{each['range']['start']['line'] + 1}: "
+        f"{os.path.relpath(origins.get(each['file'], each['file']), ROOT)}:{each['range']['start']['line'] + 1}: "
         f"{each['message']} ({each.get('rule', 'syntax')})"
         for each in report["generalDiagnostics"]
     ]
 
 
 def main(arguments: list[str]) -> int:
-    paths = [Path(a).resolve() for a in arguments] or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    errors = errors_of(paths)
-    print("\n".join([*errors, f"the examples of {len(paths)} files have {len(errors)} errors of types"]))
+    sources = "--sources" in arguments
+    named = [Path(each).resolve() for each in arguments if each != "--sources"]
+    paths = named or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    errors = errors_of(paths, sources=sources)
+    what = f"the {'sources and the ' if sources else ''}examples of {len(paths)} files"
+    print("\n".join([*errors, f"{what} have {len(errors)} errors of types"]))
     return 1 if errors else 0
 
 
