@@ -61,18 +61,19 @@ class Chain:
         self.result = first
         for link in links:
             others = [mps.MPSNNImageNode() for _ in link.sample.shapes[1:]]
-            self.shapes |= dict.fromkeys(others, self.size())
+            if others:
+                self.shapes |= dict.fromkeys(others, self.size())
             kernel = link.sample.make(bench.device)
             node = NODE_SAMPLES[link.kind].make(kernel, [self.result, *others])
             self.result = node.result_image
 
     def size(self) -> tuple[int, int, int]:
         """Of the result so far."""
-        if self.result in self.shapes:
-            return self.shapes[self.result]
-        graph = mps.MPSNNGraph(self.bench.device, self.result)
-        extent = graph.program_for(self.descriptors(graph, FLOAT32)).stages[-1].shape.extent
-        return extent.channels, extent.height, extent.width
+        if self.result not in self.shapes:
+            graph = mps.MPSNNGraph(self.bench.device, self.result)
+            extent = graph.program_for(self.descriptors(graph, FLOAT32)).stages[-1].shape.extent
+            self.shapes[self.result] = extent.channels, extent.height, extent.width
+        return self.shapes[self.result]
 
     def descriptors(self, graph: mps.MPSNNGraph, channel_format: Any) -> list[mps.MPSImageDescriptor]:
         sizes = [self.shapes[node] for node in graph.interface.inputs]
