@@ -37,6 +37,30 @@ def test_what_float16_rounds_is_explained_and_other_weights_are_not(capsys: pyte
     assert "layers are judged by what rounding explains" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.fixture
+def converted(in_an_empty_folder: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run, its ONNX model, and an archive of that, whose convolutions have normalizations and neurons in them."""
+    planted.photo()
+    planted.run("good")
+    planted.run("other", lambda arrays: arrays["second_conv.weights"].__imul__(np.float32(1.01)))
+    assert main(["export", "--onnx", "good", "net.onnx"]) == 0
+    assert main(["convert", "net.onnx", "net.mps"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.usefixtures("converted")
+@pytest.mark.parametrize("how", [[], ["--rounding"]])
+def test_equal_networks_of_joined_layers_and_of_layers_apart(
+    how: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for equal in (["net.mps", "net.onnx"], ["net.onnx", "net.mps"], ["good", "net.mps"], ["net.mps", "good"]):
+        assert main(["compare", *equal, "cat.png", *how]) == 0, capsys.readouterr().out
+    for wrong in (["net.mps", "other"], ["other", "net.mps"]):
+        capsys.readouterr()
+        assert main(["compare", *wrong, "cat.png", *how]) == 1
+        assert "it is the other one times a constant" in capsys.readouterr().out.splitlines()[-1]
+
+
 def _exported(name: str, factor: float = 1.0) -> None:
     arrays = planted.arrays()
     arrays["second_conv.weights"] *= np.float32(factor)

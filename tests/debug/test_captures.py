@@ -15,6 +15,7 @@ from fake_device import photo as photograph
 from networks import NETWORKS
 
 OHWI = "OHWI"
+Change = Callable[[Array], Array]
 
 
 def stored(order: str, label: str) -> Callable[[str, Array], Array]:
@@ -194,6 +195,51 @@ def test_names_of_an_apps_own_are_paired_in_order(right: mps.MPSNNGraph, photo: 
     assert any(note == "'layer 4' is taken for 'second'" for note in verdict.notes), verdict.notes
     assert verdict.first is not None
     assert (verdict.first.label, verdict.first.mistakes) == ("third", ("its biases are left out",))
+
+
+def _of_two_convolutions(slope: float | None = None, *, weights: Change = lambda array: array) -> mps.MPSNNGraph:
+    """A neuron between two convolutions: a part of the first one, or a leaky one of its own."""
+    device, rng = mps.mtl_device("cpu"), np.random.default_rng(3)
+    image = mps.MPSNNImageNode(mps.Handle("image"))
+    for place, label in enumerate(("conv1", "conv2")):
+        array = rng.normal(size=(3, 3, 3, 3)).astype(np.float32)
+        descriptor = mps.MPSCNNConvolutionDescriptor(3, 3, 3, 3)
+        if slope is None and not place:
+            descriptor.fused_neuron_descriptor = mps.MPSNNNeuronDescriptor(mps.MPSCNNNeuronType.RELU, 0.0)
+        given = array if place else weights(array)
+        node = mps.MPSCNNConvolutionNode(image, mps.ArrayConvolutionDataSource(descriptor, given, label=label))
+        node.label, image = label, node.result_image
+        if slope is not None and not place:
+            neuron = mps.MPSCNNNeuronReLUNode(image, slope)
+            neuron.label, image = "relu1", neuron.result_image
+    graph = mps.MPSNNGraph(device, image)
+    graph.format = FLOAT32
+    return graph
+
+
+def _turned(array: Array) -> Array:
+    return array[:, ::-1, ::-1].copy()
+
+
+@pytest.mark.parametrize(("here", "there", "layer", "mistakes"), [
+    (_of_two_convolutions(), _of_two_convolutions(0.0), None, ()),
+    (_of_two_convolutions(0.0), _of_two_convolutions(), None, ()),
+    (_of_two_convolutions(), _of_two_convolutions(0.2), "conv1", ("its neuron is leaky ReLU of slope 0.2, here ReLU",)),
+    (_of_two_convolutions(0.2), _of_two_convolutions(), "relu1", ("its neuron is ReLU, here leaky ReLU of slope 0.2",)),
+    (_of_two_convolutions(), _of_two_convolutions(0.0, weights=_turned), "conv1",
+     ("its weights are turned by 180 degrees",)),
+])  # fmt: skip
+def test_a_neuron_within_a_convolution_is_held_against_one_apart(
+    here: mps.MPSNNGraph, there: mps.MPSNNGraph, layer: str | None, mistakes: tuple[str, ...]
+) -> None:
+    given = np.random.default_rng(4).normal(size=(2, 6, 6, 3)).astype(np.float32)
+    trace = there.trace([given])
+    kinds = mps.debug.TracedKind.SOURCE, mps.debug.TracedKind.IMAGE
+    images = [mps.debug.CapturedImage(each.label, FLOAT32, each.array) for kind in kinds for each in trace.of(kind)]
+    verdict = mps.debug.compare_capture(here, mps.debug.Capture(tuple(images), precise_weights=True))
+    assert [each.label for each in verdict.layers if each.departs] == ([layer] if layer else []), verdict
+    assert (verdict.first.mistakes if verdict.first else ()) == mistakes
+    assert len(verdict.layers) == 2, "each result is judged once"
 
 
 def test_another_size_departs(right: mps.MPSNNGraph, photo: Array, tmp_path: Path) -> None:

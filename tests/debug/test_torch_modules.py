@@ -74,18 +74,21 @@ def test_each_number_of_a_layer_is_held_against_its_own(rng: np.random.Generator
     assert wrong is not None and wrong.label == "1/mean"
 
 
-def test_layers_that_became_a_part_of_another_are_named(rng: np.random.Generator) -> None:
+def test_layers_that_became_a_part_of_another_are_held_against_its_last(rng: np.random.Generator) -> None:
     module, images = _normalized(), rng.random((2, 6, 6, 3), np.float32)
     folded = onnx.from_torch(module[:3], torch.from_numpy(images).permute(0, 3, 1, 2)).graph(CPU).trace([images])
     theirs = mps.debug.trace_torch(module[:3], images)
-    for pair in ((folded, theirs), (theirs, folded)):
-        first = mps.debug.compare(*pair).first
-        assert first is not None and first.label == "0/weights"
-        assert "'0' gives what '2' gives in the other one:" in first.hint and "trainable=True" in first.hint
+    for pair, labels in (((folded, theirs), ("0", "2")), ((theirs, folded), ("2", "0"))):
+        found = mps.debug.compare(*pair)
+        assert found.ok, str(found)
+        assert [(row.label, row.other) for row in found.rows][1:] == [labels], "0/weights are others"
+        assert any(f"{labels[0]!r} gives what {labels[1]!r} gives" in note for note in found.notes)
+    kept = mps.debug.compare(folded, theirs, names={"0": "0"})
+    assert kept.row("0").departs, "names that are given stay"
     with torch.no_grad():
         module.get_buffer("1.running_mean")[3] += 1
-    wrong = mps.debug.compare(folded, mps.debug.trace_torch(module[:3], images)).first
-    assert wrong is not None and "gives what" not in wrong.hint
+    wrong = mps.debug.compare(folded, mps.debug.trace_torch(module[:3], images))
+    assert wrong.row("0").departs and not any("gives what" in note for note in wrong.notes)
 
 
 def test_values_are_those_before_a_layer_overwrites_them(rng: np.random.Generator) -> None:

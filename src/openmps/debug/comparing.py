@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Any
 
 import numpy as np
@@ -128,12 +128,6 @@ class Comparison:
     _repr_html_ = printed_html
 
 
-_PART = (
-    "{0} gives what {1} gives in the other one: the layers up to there became a part of it. "
-    "A network that is read with trainable=True keeps them apart"
-)
-
-
 def compare(
     first: Trace, second: Trace, *, tolerance: float | None = None, names: Mapping[str, str] | None = None
 ) -> Comparison:
@@ -142,7 +136,9 @@ def compare(
     Values belong together by their labels; ``names`` says which label of the second one of the first is. Of those that
     are left, values of one kind and shape whose labels have the same letters and digits are partners, too (``0.conv``,
     ``_0_conv``). Images that have no partner are paired with those of the same shape, in order, so that a graph can be
-    held against a network whose layers are called otherwise. An error is ``|a - b|`` over the largest magnitude of the
+    held against a network whose layers are called otherwise. Where a result departs, and agrees with that of one of the
+    layers behind the other one that only one trace has, the two are partners: a convolution with its neuron or
+    normalization in it, and these as layers of their own. An error is ``|a - b|`` over the largest magnitude of the
     two values; a value departs where one error is beyond ``tolerance``: 1e-4, or 2e-2 from the first float16 or unorm
     image on, unless given. Gradients and states may err ten times as much, 1e-2 at least unless a tolerance is given,
     and one number in a hundred of them more than that: where a ReLU is near zero, gradients differ between two runs
@@ -161,6 +157,15 @@ def compare(
         first.entry(mine)
         second.entry(theirs)
     partners = dict(pairs(first, second, names or {}))
+    rows = _rows(first, second, partners, tolerance)
+    joined = _join(first, second, partners, [row for row in rows if row.departs and row.label not in (names or {})])
+    if joined:
+        rows = _rows(first, second, partners, tolerance)
+    notes = dict.fromkeys((*first.notes, *second.notes, *joined, *_not_finite(first, second, partners)))
+    return Comparison(tuple(rows), _alone(first, partners), _alone(second, set(partners.values())), tuple(notes))
+
+
+def _rows(first: Trace, second: Trace, partners: Mapping[str, str], tolerance: float | None) -> list[ComparedValue]:
     rows: list[ComparedValue] = []
     is_coarse, has_hint = False, False
     for entry in first.entries:
@@ -169,16 +174,9 @@ def compare(
             is_coarse = is_coarse or _is_coarse(entry) or _is_coarse(other)
             row = _compared(entry, other, _tolerance(tolerance, entry.kind, is_coarse=is_coarse))
             if row.departs and not has_hint:
-                back = {theirs: mine for mine, theirs in partners.items()}
-                looks = (
-                    _absorbing(entry, first, second, partners, row.tolerance)
-                    or _absorbing(other, second, first, back, row.tolerance)
-                    or hint(entry.array, other.array, row.tolerance)
-                )
-                row, has_hint = replace(row, hint=looks), True
+                row, has_hint = replace(row, hint=hint(entry.array, other.array, row.tolerance)), True
             rows.append(row)
-    notes = dict.fromkeys((*first.notes, *second.notes, *_not_finite(first, second, partners)))
-    return Comparison(tuple(rows), _alone(first, partners), _alone(second, set(partners.values())), tuple(notes))
+    return rows
 
 
 def _not_finite(first: Trace, second: Trace, partners: Mapping[str, str]) -> list[str]:
@@ -189,22 +187,6 @@ def _not_finite(first: Trace, second: Trace, partners: Mapping[str, str]) -> lis
         if not (np.isfinite(first.entry(label).array).all() and np.isfinite(second.entry(other).array).all())
     ]
     return [f"{counted(len(labels), 'value')} hold NaN or infinities, the first is {labels[0]}"] if labels else []
-
-
-def _absorbing(entry: TracedValue, trace: Trace, other: Trace, partners: Mapping[str, str], tolerance: float) -> str:
-    """Says which later result of another trace a value's layer gives; empty where it gives none of them."""
-    own = next((each for each in trace.entries if each.label == entry.layer and each.kind is TracedKind.IMAGE), None)
-    if own is None or own.label not in partners:
-        return ""
-    images = [each for each in other.entries if each.kind is TracedKind.IMAGE]
-    start = next((place for place, each in enumerate(images, 1) if each.label == partners[own.label]), len(images))
-    paired = set(partners.values())
-    found = [
-        later.label
-        for later in takewhile(lambda each: each.label not in paired, images[start:])
-        if own.array.shape == later.array.shape and not _compared(own, later, tolerance).departs
-    ]
-    return _PART.format(repr(own.label), repr(found[-1])) if found else ""
 
 
 def _tolerance(given: float | None, kind: TracedKind, *, is_coarse: bool) -> float:
@@ -221,6 +203,42 @@ def _is_coarse(entry: TracedValue) -> bool:
     """Whether numbers are rounded to fewer digits than float32 has; a source image is what it is."""
     form = entry.channel_format
     return form not in (None, MPSImageFeatureChannelFormat.FLOAT32) and entry.kind is not TracedKind.SOURCE
+
+
+# --- layers that are parts of others ----------------------------------------------------------------------------------
+
+
+def _join(first: Trace, second: Trace, partners: dict[str, str], departing: Sequence[ComparedValue]) -> list[str]:
+    """Pair results anew where a layer does the work of several of the other network; returns what to say of it.
+
+    A convolution with its normalization and neuron gives what the last of the three gives where each is a layer. Its
+    weights are others than those of the convolution alone then: they lose their partners.
+    """
+    found, layers = list[str](), set[str]()
+    for row in (each for each in departing if each.kind is TracedKind.IMAGE):
+        mine, theirs = first.entry(row.label), second.entry(row.other)
+        candidates = [
+            *((mine, each) for each in _behind(theirs, second, set(partners.values()))),
+            *((each, theirs) for each in _behind(mine, first, partners)),
+        ]
+        agreeing = [pair for pair in candidates if not _compared(*pair, row.tolerance).departs]
+        if agreeing:
+            one, other = agreeing[-1]
+            del partners[mine.label]
+            partners[one.label] = other.label
+            layers.add(mine.layer)
+            found.append(f"{one.label!r} gives what {other.label!r} gives")
+    for row in departing:
+        if row.kind is TracedKind.PARAMETER and first.entry(row.label).layer in layers:
+            del partners[row.label]
+    return [f"layers of one are parts of others in the other: {', '.join(found)}"] if found else []
+
+
+def _behind(entry: TracedValue, trace: Trace, paired: Container[str]) -> Iterator[TracedValue]:
+    """The results of a shape that follow and have no partner, up to the first that has one."""
+    later = dropwhile(lambda each: each.label != entry.label, trace.of(TracedKind.IMAGE))
+    alone = takewhile(lambda each: each is entry or each.label not in paired, later)
+    return (each for each in alone if each is not entry and each.array.shape == entry.array.shape)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from openmps.debug.pairing import pairs
@@ -19,7 +20,43 @@ class Paired(NamedTuple):
     sources: Sequence[CapturedImage]
     results: Mapping[str, CapturedImage]
     """By the labels of the filters."""
-    notes: Sequence[str]
+    labels: Sequence[str]
+    """Of all filters, in order."""
+    images: Sequence[CapturedImage]
+    """All of the capture, in its order."""
+
+    def notes(self) -> list[str]:
+        """What belongs together under two names, and what only one of both has."""
+        found = [
+            f"{each.label!r} is taken for {label!r}" for label, each in self.results.items() if each.label != label
+        ]
+        alone = [repr(each.label) for each in self.images if self._is_alone(each)]
+        missing = [repr(label) for label in self.labels if label not in self.results]
+        return [
+            *found,
+            *([f"of the capture alone: {', '.join(alone)}"] if alone else []),
+            *([f"not in the capture: {', '.join(missing)}"] if missing else []),
+        ]
+
+    def alternatives(self, label: str) -> list[tuple[str, CapturedImage]]:
+        """What else a result may belong to, as filters and their images.
+
+        Where the network here does in one filter what a device does in several, as a convolution with its neuron, it is
+        a later image that only the device has; where a device does that, its image is that of a later filter here.
+        """
+        image = self.results[label]
+        later_images = takewhile(self._is_alone, self.images[self.images.index(image) + 1 :])
+        later_labels = takewhile(lambda each: each not in self.results, self.labels[self.labels.index(label) + 1 :])
+        alike = (each for each in later_images if each.array.shape == image.array.shape)
+        return [*((label, each) for each in alike), *((each, image) for each in later_labels)]
+
+    def with_pair(self, label: str, other: str, image: CapturedImage) -> Paired:
+        """With nothing that belongs to ``label``, and then with an image as the result of the filter ``other``."""
+        rest = {mine: each for mine, each in self.results.items() if mine != label}
+        return self._replace(results={**rest, other: image})
+
+    def _is_alone(self, image: CapturedImage) -> bool:
+        return image not in self.sources and image not in self.results.values()
 
 
 def paired(who: str, graph: MPSNNGraph, capture: Capture) -> Paired:
@@ -33,21 +70,12 @@ def paired(who: str, graph: MPSNNGraph, capture: Capture) -> Paired:
     taken = {each.label for each in sources}
     results = {label: image for label in labels if (image := capture.image(label)) is not None}
     others = [each for each in capture.images if each.label not in taken and each.label not in results]
-    notes: list[str] = []
     if others:
-        found = _in_order(graph, sources, results, others)
-        results |= found
-        notes += [f"{image.label!r} is taken for {label!r}" for label, image in found.items()]
-        rest = [each for each in others if each not in found.values()]
-        if rest:
-            notes.append(f"of the capture alone: {', '.join(repr(each.label) for each in rest)}")
+        results |= _in_order(graph, sources, results, others)
     if not results:
         rule = f"must have a result of the network: {', '.join(map(repr, labels[:8]))}"
         raise MPSArgumentError(who, "capture", rule, _listed(others))
-    missing = [label for label in labels if label not in results]
-    if missing:
-        notes.append(f"not in the capture: {', '.join(map(repr, missing))}")
-    return Paired(names, sources, results, notes)
+    return Paired(names, sources, results, labels, capture.images)
 
 
 def _source(who: str, capture: Capture, name: str, *, is_only: bool) -> CapturedImage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ _NUMBERS = (False, False, True, True, True, True, True, False)
 _CLOSE = 0.05
 """The largest error over the magnitude beyond which a try is not looked at closely."""
 _MOST_NAMES = 3
+_MOST_TIMES = 1e6
+"""Above it only the order of magnitude is printed: beside a number that must be 0 hardly anything is explained."""
 _PICTURE = 2.0**-8
 """Of the largest number of a source image: what preprocessing in float16 may do."""
 
@@ -80,7 +82,7 @@ class JudgedLayer:
         if self.shapes[0] != self.shapes[1]:
             sizes = " there, ".join(map(lengths_text, self.shapes))
             return (name, form, "-", "-", "-", "-", "-", f"departs: {sizes} here")
-        share = f"{100 * self.share:.0f} %" if self.share < 100 else f"{self.share:,.0f} times"
+        share = _share_text(self.share)
         errors = (f"{each:.1e}" for each in (*self.percentiles, self.error))
         return (name, form, *errors, share, "departs" if self.departs else "")
 
@@ -128,7 +130,9 @@ def compare_capture(
 ) -> CaptureVerdict:
     """Hold what a device has computed against the network here, layer by layer. Our addition.
 
-    Every layer runs in float32 from the images that the device has shown before it. A number is explained where it
+    Every layer runs in float32 from the images that the device has shown before it. Where a result departs, it is held
+    against those of the layers behind it that only one side has, too, and the closest counts: a neuron may be a part of
+    the convolution before it here, and a layer of its own there, or the other way round. A number is explained where it
     lies within one step of the format that the device stores and three times the spread that random roundings of the
     layer's operands give. The first layer that departs is run again with each of the usual mistakes; those that give
     the device's numbers, within what rounding explains, are named. ``source_images`` are what the network should have
@@ -143,6 +147,25 @@ def compare_capture(
     listed(_WHO, "capture.images", capture.images, CapturedImage, "images")
     arrays = None if source_images is None else map(numbers_of, arrays_for(_WHO, graph, source_images))
     return _Judge(graph, capture).verdict(None if arrays is None else list(arrays))
+
+
+def _share_text(share: float) -> str:
+    """``37 %``, ``5,123 times`` or ``3e+38 times`` of what rounding explains."""
+    if share < 100:
+        return f"{100 * share:.0f} %"
+    return f"{share:,.0f} times" if share < _MOST_TIMES else f"{share:.0e} times"
+
+
+class _Held(NamedTuple):
+    """A layer beside an image of the device."""
+
+    layer: Layer
+    image: CapturedImage
+    precision: Precision
+    found: Tensor
+    wanted: Expected
+    share: float
+    """As that of `JudgedLayer`."""
 
 
 class _Judge:
@@ -163,32 +186,46 @@ class _Judge:
             self._shown[name] = self._tensor(image)
             if source_images is not None:
                 sources.append(_judged_source(name, image, source_images[place]))
-        notes = [*([f"the device: {self._capture.about}"] if self._capture.about else []), *self._pairs.notes]
-        if source_images is None:
-            notes.append("the capture's own source images are taken; with images, compare looks at these, too")
         layers: list[JudgedLayer] = []
         for label in self._layers.labels:
-            image = self._pairs.results.get(label)
-            if image is not None:
-                is_first = not any(each.departs for each in layers)
-                layers.append(self._judged(label, image, is_first=is_first))
+            held = self._held(label) if label in self._pairs.results else None
+            if held is not None:
+                layers.append(self._judged(held, is_first=not any(each.departs for each in layers)))
+        notes = [*([f"the device: {self._capture.about}"] if self._capture.about else []), *self._pairs.notes()]
+        if source_images is None:
+            notes.append("the capture's own source images are taken; with images, compare looks at these, too")
         return CaptureVerdict(tuple(sources), tuple(layers), tuple(notes))
 
     def _tensor(self, image: CapturedImage) -> Tensor:
         return torch.from_numpy(image.numbers).permute(0, 3, 1, 2).to(self._graph.device.torch_device)
 
-    def _judged(self, label: str, image: CapturedImage, *, is_first: bool) -> JudgedLayer:
+    def _held(self, label: str) -> _Held | None:
+        """A result beside the image that belongs to it; None where that belongs to a later filter."""
+        held = self._beside(label, self._pairs.results[label])
+        if not held.share <= 1:
+            others = (self._beside(*each) for each in self._pairs.alternatives(label))
+            closest = min((held, *others), key=lambda each: each.share)
+            self._pairs = self._pairs.with_pair(label, closest.layer.label, closest.image)
+            return closest if closest.layer.label == label else None
+        return held
+
+    def _beside(self, label: str, image: CapturedImage) -> _Held:
         layer = self._layers.layer(label, self._shown)
         precision = self._precision(layer, image)
         found, wanted = self._tensor(image), expected(layer, precision)
-        shapes = tuple(image.array.shape), _pixels_last(wanted.numbers).shape
+        share = share_of_bound(found, wanted) if found.shape == wanted.numbers.shape else np.inf
+        return _Held(layer, image, precision, found, wanted, share)
+
+    def _judged(self, held: _Held, *, is_first: bool) -> JudgedLayer:
+        layer, image, precision, found, wanted, share = held
+        label, numbers = layer.label, _pixels_last(wanted.numbers)
+        shapes = tuple(image.array.shape), numbers.shape
         if shapes[0] != shapes[1]:
             nothing = (np.inf, np.inf, np.inf)
             mistakes = ("its size is another: its padding, stride or kernel",) if is_first else ()
             return JudgedLayer(label, layer.within, image.channel_format, nothing, np.inf, np.inf, shapes, mistakes)
         self._shown[label] = found
-        percentiles, error = error_percentiles(image.numbers, _pixels_last(wanted.numbers))
-        share = share_of_bound(found, wanted)
+        percentiles, error = error_percentiles(image.numbers, numbers)
         judged = JudgedLayer(label, layer.within, image.channel_format, percentiles, error, share, shapes)
         if judged.departs and is_first:
             return replace(judged, mistakes=tuple(self._mistakes(layer, found, wanted, precision)))
