@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -144,3 +145,28 @@ def test_bytes_of_a_masked_array_are_refused() -> None:
     image = mps.MPSImage.from_numpy(CPU, np.zeros((1, 1, 2), np.float32))
     with pytest.raises(mps.MPSTypeError, match="data_bytes must have no mask"):
         image.write_bytes(np.ma.masked_array(np.ones(2, np.float32), [True, False]))
+
+
+READERS: dict[str, Callable[[mps.MPSImage], object]] = {
+    "numbers": lambda image: numbers("Who", "data", image),
+    "elements": lambda image: elements("Who", "data", image, np.float32),
+    "labels": lambda image: mps.MPSCNNLossLabels.batch(CPU, image),
+    "closeness": lambda image: mps.debug.assert_images_close(np.ones((8, 8, 3)), image, 1.0),
+    "from_numpy": lambda image: mps.MPSImage.from_numpy(CPU, image),
+    "write_bytes": lambda image: mps.MPSImage.from_numpy(CPU, np.ones((8, 8, 3), np.float32)).write_bytes(image),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("allocator", "rule"),
+    [(mps.MPSImage.default_allocator(), "is not committed has yet to write"), (None, "cannot be reached by the CPU")],
+)
+def test_an_image_that_cannot_be_read_says_so_itself(reader: str, allocator: Any, rule: str) -> None:
+    neuron, command_buffer = mps.MPSCNNNeuronReLU(CPU), CPU.new_command_queue().command_buffer()
+    if allocator is not None:
+        neuron.destination_image_allocator = allocator
+    image = neuron.encode(command_buffer, mps.MPSImage.from_numpy(CPU, np.ones((8, 8, 3), np.float32)))
+    with pytest.raises(mps.MPSError, match=rule):
+        READERS[reader](image)
+    command_buffer.commit()

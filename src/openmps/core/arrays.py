@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSError, MPSTypeError
 from openmps.metal.device import MTLBuffer
 from openmps.metal.host_elements import check_has_no_mask
 
@@ -70,6 +70,7 @@ def real_numbers(who: str, argument: str, data: Any, rule: str) -> NDArray[Any]:
 
     Raises:
         MPSTypeError: They are no real numbers, or have a mask, which would be lost.
+        MPSError: They are those of an object of this package that refuses to be read, as an image that is not written.
     """
     check_has_no_mask(who, argument, data)
     try:
@@ -77,6 +78,8 @@ def real_numbers(who: str, argument: str, data: Any, rule: str) -> NDArray[Any]:
             data = data.detach().cpu()
             data = (data.float() if data.dtype is torch.bfloat16 else data).numpy()
         array = np.asarray(data)
+    except MPSError:  # of an image, say, that cannot be read yet
+        raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as fault:
         raise MPSTypeError(who, argument, rule, type(data).__name__) from fault
     if array.dtype.kind not in "biuf":

@@ -32,6 +32,7 @@ def assert_images_close(found: Any, expected: Any, at_most: float | Mapping[floa
         AssertionError: They are not close, or have other shapes. It has a table of the percentiles and names the place
             of the largest error.
         MPSTypeError: One of them is no image and no array of numbers.
+        MPSError: One of them is an image that cannot be read, as `MPSImage.numpy` says it.
         MPSArgumentError: A percentile is not within 0 to 100, an error is negative, or there is none.
     """
     __tracebackhide__ = True  # pytest shows the caller's line, and not these

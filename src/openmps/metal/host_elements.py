@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSError, MPSTypeError
 
 
 def check_has_no_mask(who: str, argument: str, data: object) -> None:
@@ -27,6 +27,8 @@ def as_elements(
     check_has_no_mask(who, argument, data)
     try:
         array = np.asarray(data.detach().cpu().numpy() if isinstance(data, Tensor) else data)
+    except MPSError:
+        raise
     except (TypeError, ValueError, RuntimeError) as fault:
         raise MPSTypeError(who, argument, "must be an array of numbers, or bytes", type(data).__name__) from fault
     if array.dtype != dtype:

@@ -15,7 +15,7 @@ from openmps.checks import optional_flag
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits
 from openmps.core.image.storage import Block, Extent, Shape
 from openmps.core.lifetime import check_is_device
-from openmps.errors import MPSArgumentError, MPSTypeError, shown
+from openmps.errors import MPSArgumentError, MPSError, MPSTypeError, shown
 from openmps.metal.array_protocols import Offered, as_array, offered_tensor
 from openmps.metal.device import MTLDevice
 from openmps.metal.host_elements import check_has_no_mask
@@ -68,6 +68,8 @@ def _as_array(who: str, array: Any) -> NDArray[Any]:
     check_has_no_mask(who, "array", array)
     try:
         return np.asarray(array)
+    except MPSError:
+        raise
     except (TypeError, ValueError, RuntimeError) as fault:
         rule = "must be an array, or something that NumPy can view as one"
         raise MPSTypeError(who, "array", rule, type(array).__name__, "For tensors there is from_tensor") from fault
