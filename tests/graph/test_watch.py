@@ -49,6 +49,13 @@ class Forgetful(Learning):
     returns = False
 
 
+class ByHand(Weights):
+    """Its numbers are changed in NumPy, and read again by a reload."""
+
+    def update(self, command_buffer: Any, gradient_state: Any, source_state: Any) -> None:
+        self.array = self.array + np.float32(0.01)
+
+
 def where(names: str, kind: type[Weights]) -> Callable[..., Weights]:
     """Makes `kind` for some layers, sources that learn for the others."""
 
@@ -58,8 +65,10 @@ def where(names: str, kind: type[Weights]) -> Callable[..., Weights]:
     return make
 
 
-def warned(network: Network, graph: MPSNNGraph, encodes: int = 5) -> list[str]:
-    """What is said over some encodes of ones."""
+def warned(
+    network: Network, graph: MPSNNGraph, encodes: int = 5, behind: Callable[[], object] = lambda: None
+) -> list[str]:
+    """What is said over some encodes of ones, with something else behind each of them."""
     bench = Bench.on(torch.device("cpu"))
     images, targets = network.batch(np.random.default_rng(0), 2)
     with warnings.catch_warnings(record=True) as caught:
@@ -68,6 +77,7 @@ def warned(network: Network, graph: MPSNNGraph, encodes: int = 5) -> list[str]:
             command_buffer = bench.command_buffer()
             graph.encode_batch(command_buffer, [bench.batch(images)], [labels(bench, targets)])
             finish(command_buffer)
+            behind()
     assert all(each.category is MPSTrainingWarning for each in caught)
     return [str(each.message) for each in caught]
 
@@ -149,6 +159,19 @@ def test_updates_in_place_that_are_not_returned_are_named(
         "update() changed source_state in place and returned None" if style is GPU else "the weights did not move"
     )
     assert expected in message
+
+
+@pytest.mark.parametrize("style", [CPU, GPU])
+def test_weights_that_the_user_reloads_are_no_updates_in_place(
+    bench: Bench, rng: np.random.Generator, style: MPSNNTrainingStyle
+) -> None:
+    network = digits(rng, where("conv1 fc1", ByHand))
+    graph = training_graph(bench, network, style=style, export=False)
+    by_hand = [kernel for kernel in graph.kernels.values() if getattr(kernel, "label", None) in ("conv1", "fc1")]
+    assert (
+        warned(network, graph, behind=lambda: [each.reload_weights_and_biases_from_data_source() for each in by_hand])
+        == []
+    )
 
 
 # --- a terminus that was not given to the graph -----------------------------------------------------------------------

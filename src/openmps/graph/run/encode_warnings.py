@@ -100,6 +100,11 @@ class Layer:
             return [buffer.memory(torch.float32) for buffer in self.kernel.gamma_and_beta]
         return [row.value() for row in (self.kernel.numbers.gamma, self.kernel.numbers.beta)]
 
+    def versions(self) -> list[int]:
+        """The versions of the parameters: each reload that brings new numbers makes another, a write in place none."""
+        kernels = (each for each in self.holders if isinstance(each, HoldsWeights))
+        return [held.version for each in kernels for held in each.held_weights]
+
 
 class Watch:
     """Looks once whether the first encodes of a training graph move every layer's weights, and says so if not.
@@ -111,7 +116,7 @@ class Watch:
         self._filters = filters
         self._layers = layers
         self._encodes = 0
-        self._before: list[tuple[Layer, list[Tensor]]] = []
+        self._before: list[tuple[Layer, list[Tensor], list[int]]] = []
 
     def before_encode(self) -> None:
         """At the first encode: name layers that nothing will update, and keep the weights of the others."""
@@ -125,7 +130,9 @@ class Watch:
               "no gradient node is in this graph, so these layers do not learn; give every node that training_graph() "
               "returns to MPSNNGraph(result_images=…), or set stop_gradient where training is to end")  # fmt: skip
         with memory_for("MPSNNGraph", "weights before the first update"):
-            self._before = [(layer, [row.clone() for row in layer.numbers()]) for layer in self._layers]
+            self._before = [
+                (layer, [row.clone() for row in layer.numbers()], layer.versions()) for layer in self._layers
+            ]
 
     def after_encode(self, command_buffer: CommandBuffer) -> None:
         """Have the weights compared with those before the first encode, once the first updates have run."""
@@ -136,11 +143,12 @@ class Watch:
         before, self._before = self._before, []
         if buffer.error is not None:
             return
-        moved = [layer for layer, old in before if not all(map(_are_same, old, layer.numbers()))]
-        _warn([layer.kernel.name for layer, _ in before if layer not in moved],
+        still = [layer for layer, old, _ in before if all(map(_are_same, old, layer.numbers()))]
+        _warn([layer.kernel.name for layer in still],
               f"the weights did not move in {_ENCODES_BEFORE_JUDGEMENT} encodes: check that update() returns the state "
               "of the new weights, that the learning rate is not 0 and that gradients reach these layers")  # fmt: skip
-        _warn([layer.kernel.name for layer in moved if not layer.has_answered],
+        in_place = [layer for layer, _, old in before if layer not in still and layer.versions() == old]
+        _warn([layer.kernel.name for layer in in_place if not layer.has_answered],
               "update() changed source_state in place and returned None or False, which says that nothing is new: the "
               "framework would drop these updates; return source_state (True on the CPU)")  # fmt: skip
 
