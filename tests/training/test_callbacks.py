@@ -166,6 +166,37 @@ def test_an_exception_leaves_a_run_that_goes_on(tmp_path, once, what, count):
     assert _outcome(run) == _outcome(once(_plain))
 
 
+class Helped(Recorder):
+    """Has methods for itself, of which none is in the way."""
+
+    limit = 3
+
+    def plot(self, report):
+        pass
+
+    def _on_epoch_end(self, report):
+        pass
+
+
+def test_methods_that_nothing_calls_are_refused(tmp_path):
+    run = _begun(tmp_path)
+    for name in ("on_epoch_end", "finishEpoch", "finish_epochs", "end_step", "before_step"):
+        beside = type("Beside", (Helped,), {name: lambda self, report: None})()
+        with pytest.raises(MPSTypeError, match=f"train: callbacks must override finish_step .*got Beside with {name}"):
+            train(DATA, run, _options(), CPU, callbacks=[Helped(), beside])
+        with pytest.raises(MPSTypeError, match=f"resume: callbacks .*got Beside with {name}"):
+            resume(DATA, run, CPU, callbacks=[beside])
+    alone = type("Alone", (TrainingCallback,), {"epoch": lambda self, report: None})()
+    with pytest.raises(MPSTypeError, match="got Alone with epoch"):
+        train(DATA, run, _options(), CPU, callbacks=[alone])
+    with pytest.raises(MPSTypeError, match="got TrainingCallback with neither"):
+        train(DATA, run, _options(), CPU, callbacks=[TrainingCallback()])
+    helped, given = Helped(), TrainingCallback()
+    given.finish_epoch = helped.finish_epoch
+    train(DATA, run, _options(), CPU, callbacks=[helped, given])
+    assert len(helped.epochs) == 6
+
+
 def test_other_callbacks_and_answers_are_refused(tmp_path):
     run = _begun(tmp_path)
     for wrong in (print, [print], {"a": Recorder()}):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import MappingProxyType, MethodType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes, described
+from openmps.checks import NamedAttributes, described, public_names
 from openmps.core.kinds import listed
 from openmps.errors import MPSTypeError
 from openmps.selectors import name_arguments
+from openmps.spellings import closest
 from openmps.training.metrics import TrainingStatus
 
 
@@ -38,6 +39,10 @@ class TrainingCallback(NamedAttributes):
     An answer of True ends training before the next step, as Ctrl-C does: weights and a checkpoint are saved. So does an
     exception, which is raised again when they are; no callback is called after it. Of several processes each calls its
     own, and all end together where one asks for it, a few steps later.
+
+    Methods that nothing calls are refused where they look as if: in another spelling, or called ``on_epoch_end``, as
+    other frameworks have them. So is a callback that overrides neither of the two. Methods of your own may begin with
+    an underscore.
     """
 
     def __repr__(self) -> str:
@@ -55,11 +60,39 @@ class TrainingCallback(NamedAttributes):
         return None
 
 
+_CALLED = ("finish_step", "finish_epoch")
+_OF_OTHERS = ("on_", "before_", "after_")
+"""How names of methods begin that other frameworks call."""
+_WORDS = frozenset("batch epoch step train training begin start end finish finished".split())
+"""Names of these words alone, ``epoch_end``, seem to be called as well; ``plot_epoch`` does not."""
+
+
+def _check_is_called(who: str, callback: TrainingCallback) -> None:
+    """Raise for a callback with a method that seems to be called and is not, or with none that is."""
+    kind = type(callback)
+    names = sorted(public_names(kind) - public_names(TrainingCallback))
+    own = [name for name in names if callable(getattr(kind, name, None))]
+    idle = [name for name in own if _seems_called(name)]
+    inherited = (MethodType(getattr(TrainingCallback, name), callback) for name in _CALLED)
+    if idle or all(getattr(callback, each.__name__) == each for each in inherited):
+        rule = f"must override {' or '.join(_CALLED)}: no other method is called"
+        remedy = "Give it one of these two names; a method for yourself may begin with an underscore"
+        raise MPSTypeError(
+            who, "callbacks", rule, f"{kind.__name__} with {', '.join(idle or own) or 'neither'}", remedy
+        )
+
+
+def _seems_called(name: str) -> bool:
+    return name.startswith(_OF_OTHERS) or _WORDS.issuperset(name.split("_")) or closest(name, _CALLED) is not None
+
+
 class Callbacks:
     """The callbacks of one training, and whether one has ended it."""
 
     def __init__(self, who: str, callbacks: Sequence[TrainingCallback]) -> None:
         self._each = listed(who, "callbacks", callbacks, TrainingCallback)
+        for each in self._each:
+            _check_is_called(who, each)
         self.fault: Exception | None = None
         """What one has raised."""
         self.is_to_stop = False
