@@ -81,6 +81,10 @@ def test_words_are_those_of_the_field() -> None:
     assert [f"{_name(path)}: say {word}, not {other}" for path, other, word in said] == []
 
 
+def test_warnings_are_given_by_what_finds_the_users_line() -> None:
+    assert [path.name for path in SOURCES if "warnings.warn" in path.read_text()] == ["errors.py"]
+
+
 READS_OF_A_MODULE = {
     "modules.py": "            if name in read and own[target].requires_grad",
     "torch_modules.py": "        if not all(own.requires_grad for own in layer.parameters()):",

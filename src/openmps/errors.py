@@ -1,11 +1,14 @@
-"""Every exception of openmps, and the sentence that each one says.
+"""Every exception of openmps, the sentence that each one says, and how it warns.
 
 Each error names who refused (class and label), which argument, the rule, what it got and what to do about it.
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 
 _LONGEST_PART = 800
@@ -190,6 +193,26 @@ class MPSNonFiniteError(MPSError, ArithmeticError):
 
 class MPSTrainingWarning(UserWarning):
     """Weights do not arrive: they did not move, no update was ever asked for, or a kernel holds older ones."""
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line of the program that called: outside this package and Python's own library.
+
+    A thread of the package's own has no such line: there, the line that calls this is named.
+    """
+    # By names of modules: what `dataclass` writes has no file of the package's.
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and not _is_of_program(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=2 if frame is None else level)
+
+
+def _is_of_program(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package != _PACKAGE and package not in sys.stdlib_module_names
+
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 def lengths_text(lengths: Sequence[int]) -> str:

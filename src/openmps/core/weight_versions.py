@@ -7,7 +7,6 @@ waits for a device.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.errors import MPSTrainingWarning, MPSTypeError, MTLCommandBufferError, MTLExecutionError
+from openmps.errors import MPSTrainingWarning, MPSTypeError, MTLCommandBufferError, MTLExecutionError, warn_user
 from openmps.metal.device import MTLBuffer
 from openmps.metal.pending import wait_until_written
 from openmps.runtime.binding import Binding
@@ -176,7 +175,7 @@ class Held:
         had_warned = self.has_warned
         self.has_warned = self.is_stale and (had_warned or not self.holds_newest())
         if self.has_warned and not had_warned:
-            warnings.warn(self.stale_message(who), MPSTrainingWarning, stacklevel=3)
+            warn_user(self.stale_message(who), MPSTrainingWarning)
 
     def stale_message(self, who: str) -> str:
         """What a kernel says that is encoded with these numbers although there are newer ones."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
@@ -17,7 +16,7 @@ from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
-from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError, warn_user
 from openmps.graph.compile.compiler import copy_kernels, make_kernels
 from openmps.graph.compile.gradients import Treatment
 from openmps.graph.compile.interface import Interface, Results
@@ -161,7 +160,7 @@ class MPSNNGraph(PlannedGraph):
             network = reachable(results.nodes)
             filters, read = required(network.filters, results.wanted())
             if not filters:
-                warnings.warn(f"{self.name}: {_NOTHING_TO_DO}", MPSTrainingWarning, stacklevel=2)
+                warn_user(f"{self.name}: {_NOTHING_TO_DO}", MPSTrainingWarning)
             self._assemble(network, filters, read, results)
         self._asked_when_made = frozenset(noting.asked)
 

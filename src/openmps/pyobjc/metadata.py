@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from openmps.errors import warn_user
 from openmps.pyobjc.declarations import Method, declarations
 from openmps.pyobjc.errors import RefusedByPyObjCWarning, error
 from openmps.pyobjc.types import BLOCKS, CType, coded, ctype
@@ -98,7 +98,7 @@ def warn_if_hidden(method: Method, names: Sequence[str]) -> None:
             f'objc.registerMetaDataForSelector(b"{names[0]}", b"{method.selector}", {{"retval": {{"type": b"@"}}}}), '
             "or use resourceAtIndex_allocateMemory_"
         )
-        warnings.warn(said, RefusedByPyObjCWarning, stacklevel=5)
+        warn_user(said, RefusedByPyObjCWarning)
 
 
 def _plain(kind: CType) -> CType:

@@ -7,7 +7,6 @@ How depends on the metadata of the selector: a pointer of unsaid length is made 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.errors import warn_user
 from openmps.pyobjc.errors import RefusedByPyObjCWarning
 from openmps.pyobjc.pointers import buffer_in, is_null, memory_at, numbers_returned
 from openmps.pyobjc.runtime import native_object, selector_of
@@ -109,7 +109,7 @@ def _of_buffer(who: str, answer: Any, dtype: np.dtype[Any]) -> NDArray[Any] | No
         '("depythonifying unknown typespec 0x76"). Call objc.registerMetaDataForSelector(b"NSObject", b"weights", '
         '{"retval": {"type": b"^v"}}) first, and return the address of the numbers'
     )
-    warnings.warn(said, RefusedByPyObjCWarning, stacklevel=2)
+    warn_user(said, RefusedByPyObjCWarning)
     if isinstance(answer, (list, tuple)):
         try:
             return np.array(answer, dtype).reshape(-1)

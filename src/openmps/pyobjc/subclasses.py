@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any
 
+from openmps.errors import warn_user
 from openmps.pyobjc.declarations import Method
 from openmps.pyobjc.errors import ObjCSuperWarning, error
 from openmps.pyobjc.metadata import Types, informal, types_of
@@ -45,7 +45,7 @@ def check_super(namespace: Mapping[str, Any]) -> None:
     module = sys.modules.get(str(namespace.get("__module__")))
     if "__classcell__" in namespace and module is not None and getattr(module, "super", None) is not objc_super:
         said = "Objective-C subclass uses super(), but super is not objc.super"
-        warnings.warn(said, ObjCSuperWarning, stacklevel=4)
+        warn_user(said, ObjCSuperWarning)
 
 
 def transformed(name: str, value: Any, bases: tuple[type, ...], protocols: Iterable[formal_protocol]) -> Any:

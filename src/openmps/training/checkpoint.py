@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from openmps.checks import NamedAttributes, is_whole, of_kind, whole
 from openmps.core.kinds import mapped
 from openmps.core.training_state import Checkpointed, TrainingState
-from openmps.errors import MPSArgumentError, MPSFileError, MPSTrainingWarning, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTrainingWarning, MPSTypeError, warn_user
 from openmps.formats.archive.container import pack, read_archive, unpack
 from openmps.formats.arrays import to_stored
 from openmps.formats.atomic import make_folder, remove_leftovers, write_atomic
@@ -260,7 +259,7 @@ class CheckpointFolder(NamedAttributes):
                 continue
             for fault in faults:
                 message = f"{fault}. Going back to the checkpoint of step {step}."
-                warnings.warn(message, MPSTrainingWarning, stacklevel=2)
+                warn_user(message, MPSTrainingWarning)
             return found
         if faults:
             rule, remedy = "must hold a whole checkpoint", "Train again, into a new folder."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.core.training_state import Checkpointed, TrainingState, check_names, finite_number, numbers, whole_number
-from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning, warn_user
 from openmps.metal.device import MTLDevice
 from openmps.selectors import name_arguments
 from openmps.training.best_epoch import BestEpoch
@@ -313,7 +312,7 @@ class Session:
         changed = machine_differences(self._about, checkpoint.about)
         if changed:
             message = f"{file} was written elsewhere ({'; '.join(changed)}): the last bits of the numbers may differ"
-            warnings.warn(message, MPSTrainingWarning, stacklevel=3)
+            warn_user(message, MPSTrainingWarning)
         self._iteration = self._resumed_from = checkpoint.step
         checkpoint.restore(self._parts())
         self._stepper.reload()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from openmps.checks import whole
 from openmps.core.image.image import MPSImageDescriptor
-from openmps.errors import MPSArgumentError, MPSTrainingWarning
+from openmps.errors import MPSArgumentError, MPSTrainingWarning, warn_user
 from openmps.formats.atomic import write_atomic
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.trainable import data_source_of, offered_updates
@@ -68,11 +67,11 @@ def torch_module_bytes(module: torch.nn.Module, *, height: int, width: int, chan
     network = from_torch(module, torch.zeros(2, channels, height, width), trainable=sources)
     if network.inference is not network:
         message = f"{type(module).__name__}: its dropouts are left out, as training leaves out those of ONNX files"
-        warnings.warn(message, MPSTrainingWarning, stacklevel=3)
+        warn_user(message, MPSTrainingWarning)
     graph = network.inference.graph(mtl_device("cpu"))
     for why, names in _unsaid(graph).items():
         if names:
             message = f"{type(module).__name__}: {', '.join(names)}: {why}, which an ONNX file does not say: "
             message += "every use is trained, by numbers of its own"
-            warnings.warn(message, MPSTrainingWarning, stacklevel=3)
+            warn_user(message, MPSTrainingWarning)
     return exported(graph, MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, width, height, channels))

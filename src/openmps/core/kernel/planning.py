@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from openmps.core.padding.policy import custom_descriptor, unchanging_policies
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.core.state.state import MPSState
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, warn_user
 from openmps.ops.elements import Components
 from openmps.ops.op import Value
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNPaddingMethod, MPSRectNoClip
@@ -221,11 +220,10 @@ class PlannedKernel(KernelProperties, EncodePath):
         """Warn, once, of a source some of whose channels may have been meant as rows or columns."""
         if channels > 0:
             store(self, "_has_named_unread", True)
-            warnings.warn(
+            warn_user(
                 f"{self.name}: {channels} feature channels of {self._source_arguments[0]} are not read; images are "
                 "[images, height, width, channels]: transpose an array [images, channels, height, width] by "
                 "array.transpose(0, 2, 3, 1). Where a part is meant, give the kernel image.sub_image(range(…))",
-                stacklevel=2,
             )
 
     def _unread(self, sources: tuple[Shape, ...]) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from openmps.core.image.image import MPSImage
-from openmps.errors import MPSTypeError
+from openmps.errors import MPSTypeError, warn_user
 from openmps.types import MPSScaleTransform
 
 
@@ -55,7 +54,7 @@ class Question(NamedTuple):
             raise MPSTypeError(who, argument, rule, type(value).__name__)
         if not callable(getattr(value, self.method, None)):
             message = f"{who}: {argument} has a method {self.former}: call it {self.method}({self.arguments})"
-            warnings.warn(message, DeprecationWarning, stacklevel=4)
+            warn_user(message, DeprecationWarning)
         return value
 
     def ask(self, callback: Any, *arguments: Any) -> Any:

@@ -6,7 +6,6 @@ layer learns nothing, or learns in a way that the framework would not.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from openmps.checks import memory_for
 from openmps.core.weight_versions import Held, HoldsWeights
-from openmps.errors import MPSTrainingWarning
+from openmps.errors import MPSTrainingWarning, warn_user
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, row_of
 from openmps.graph.nodes.rows import Row
 from openmps.graph.nodes.trainable import TrainableNode, data_source_of, offered_updates, training_of
@@ -63,7 +62,7 @@ class StaleWeights:
             "reload_from_data_sources() before the encode, with a data source that brings the new weights; where the "
             "old ones are meant, give this graph a data source of its own"
         )
-        warnings.warn(message, MPSTrainingWarning, stacklevel=2)
+        warn_user(message, MPSTrainingWarning)
 
     def names(self) -> list[str]:
         """The kernels that hold other numbers than their data sources give now, or older ones than another kernel."""
@@ -214,4 +213,4 @@ def _flows_to(node: MPSNNFilterNode, gradients: Sequence[MPSNNGradientFilterNode
 
 def _warn(names: Sequence[str], message: str) -> None:
     if names:
-        warnings.warn(f"{', '.join(names)}: {message}", MPSTrainingWarning, stacklevel=2)
+        warn_user(f"{', '.join(names)}: {message}", MPSTrainingWarning)

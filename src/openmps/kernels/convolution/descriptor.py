@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import FLT_MIN
 from openmps.core.kernel.configuration import FARTHEST
 from openmps.core.neuron import MPSNNNeuronDescriptor
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, warn_user
 from openmps.selectors import Factory, name_arguments
 from openmps.types import MPSCNNNeuronType
 
@@ -216,10 +215,9 @@ class MPSCNNConvolutionDescriptor(NamedAttributes):
             rule = f"must divide {inputs} input and {outputs} output channels"
             raise MPSArgumentError(who, "descriptor.groups", rule, self.groups)
         if self.groups > 1 and ((inputs // self.groups) % 4 or (outputs // self.groups) % 4):
-            warnings.warn(
+            warn_user(
                 f"{who}: {self.groups} groups of {inputs // self.groups} input and {outputs // self.groups} output "
                 "channels compute here, but Apple devices need multiples of 4 channels a group",
-                stacklevel=2,
             )
 
     def copy(self) -> MPSCNNConvolutionDescriptor:
@@ -303,10 +301,9 @@ class MPSCNNSubPixelConvolutionDescriptor(MPSCNNConvolutionDescriptor):
             rule = f"squared must divide the {outputs} output channels"
             raise MPSArgumentError(who, "descriptor.sub_pixel_scale_factor", rule, factor)
         if self.groups > 1 and self.result_channels % 4:
-            warnings.warn(
+            warn_user(
                 f"{who}: {self.groups} groups with {self.result_channels} channels a sub-pixel compute here, but Apple "
                 "devices need multiples of 4 channels a sub-pixel with groups",
-                stacklevel=2,
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
@@ -15,7 +14,7 @@ from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.neuron import NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.weight_versions import Held, HoldsWeights
-from openmps.errors import MPSArgumentError, MPSTrainingWarning
+from openmps.errors import MPSArgumentError, MPSTrainingWarning, warn_user
 from openmps.kernels.convolution.data_source import WEIGHT_TYPES, MPSCNNConvolutionDataSource, load_weights
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
@@ -176,7 +175,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
     def _warn(self, is_wrong: bool, message: Callable[[], str]) -> None:
         """Warn of weights that are not those expected, at the first encode that uses them."""
         if is_wrong and not self._has_warned:
-            warnings.warn(message(), MPSTrainingWarning, stacklevel=3)
+            warn_user(message(), MPSTrainingWarning)
         self._has_warned = is_wrong
 
     def dependents(self, name: str) -> Dependents:
