@@ -18,6 +18,7 @@ import openmps as mps
 from channel_sources import BatchChannels
 from in_one_test import in_one_test
 from openmps.core.state.resources import MPSStateResourceList
+from openmps.training import TrainingOptions
 from samples.convolution import ArraySource
 
 CPU = mps.mtl_device("cpu")
@@ -418,6 +419,10 @@ def test_the_first_argument_tells_the_forms_apart() -> None:
             "MPSImageLanczosScale: scale_transform is no argument here. "
             "It is an attribute, scale_transform: set it on the MPSImageLanczosScale",
         ),
+        (
+            lambda: mps.MPSCNNLossDescriptor(lossType=mps.MPSCNNLossType.HINGE),  # type: ignore[call-arg]
+            "MPSCNNLossDescriptor: lossType is no argument here. Use type",
+        ),
     ],
 )
 def test_an_argument_in_another_spelling_names_the_right_one(call: Callable[[], Any], sentence: str) -> None:
@@ -426,9 +431,40 @@ def test_an_argument_in_another_spelling_names_the_right_one(call: Callable[[], 
     assert str(fault.value) == sentence
 
 
-def test_a_missing_argument_is_said_of_the_class_that_was_called() -> None:
-    with pytest.raises(TypeError, match=r"^MPSCNNPoolingMax\.__init__\(\) missing .* 'kernel_height'$"):
-        mps.MPSCNNPoolingMax(CPU, 2)  # type: ignore[call-arg]
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: mps.MPSCNNPoolingMax(CPU, 2),  # type: ignore[call-arg]
+            "MPSCNNPoolingMax: kernel_height must be given. "
+            "The arguments are device, kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y",
+        ),
+        (
+            lambda: mps.MPSNDArrayDescriptor(mps.MPSDataType.FLOAT32, 4, 5, 6),  # type: ignore[call-overload]
+            "MPSNDArrayDescriptor: arguments by place must be at most 3, got 4. "
+            "The arguments are data_type, shape, dimension_sizes, dimension_count",
+        ),
+        (
+            lambda: mps.MPSCNNPoolingMax(CPU, 2, 2, kernel_width=2),  # type: ignore[misc]
+            "MPSCNNPoolingMax: kernel_width must be given once, got it by place and by name. Leave one of them out",
+        ),
+        (
+            lambda: TrainingOptions(learning_rate=1e-3),  # type: ignore[call-arg]
+            "TrainingOptions: epochs must be given. The arguments are epochs, batch_size, ",
+        ),
+        (
+            lambda: mps.MPSCNNConvolution(CPU, mps.ArrayConvolutionDataSource),  # type: ignore[arg-type]
+            "MPSCNNConvolution: weights must be a data source, got the class ArrayConvolutionDataSource. "
+            "Make an object of it",
+        ),
+    ],
+)
+def test_arguments_that_do_not_fit_are_said_of_the_class_that_was_called(
+    call: Callable[[], Any], sentence: str
+) -> None:
+    with pytest.raises(mps.MPSTypeError) as fault:
+        call()
+    assert str(fault.value).startswith(sentence)
 
 
 def test_no_constructor_of_a_public_class_is_called_by_a_private_name() -> None:

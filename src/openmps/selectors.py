@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Never, TypeVar
 
@@ -62,16 +62,13 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
                             raise _twice(self, form.keys() & named.keys())
                         return method(self, **dict(zip(form, arguments, strict=True)), **named)
                 return method(self, *arguments, **named)
-            except TypeError as fault:
+            except TypeError:
                 unknown = () if takes_any else [name for name in named if name not in parameters]
-                if unknown:
-                    raise no_argument(self, unknown[0], list(parameters)[1:]) from None
-                said = str(fault)
-                if not said.startswith(f"{method.__qualname__}()"):
+                fault = no_argument(self, unknown[0], list(parameters)[1:]) if unknown else None
+                fault = fault or _misfit(self, [*parameters.values()][1:], len(arguments), named)
+                if fault is None:
                     raise
-                # The method may be one of a base that users do not know.
-                whose = f"{_kind(self).__name__}.{method.__name__}"
-                raise TypeError(whose + said.removeprefix(method.__qualname__)) from None
+                raise fault from None
 
         return call  # pyright: ignore[reportReturnType]
 
@@ -136,14 +133,34 @@ class Elsewhere:
 def no_argument(thing: object, name: str, names: list[str]) -> MPSTypeError:
     """The error of an argument that is none of these, with the argument or the attribute that was meant."""
     kind = _kind(thing)
-    meant = closest(name, names)
+    meant, own = closest(name, names), respelt(name, public_names(kind))
+    if meant is None and "type" in names and (own or "").endswith("_type"):
+        meant = "type"  # the framework's initializers call so what their property calls lossType, or neuronType
     if meant is not None:
         remedy = f"Use {meant}"
-    elif (own := respelt(name, public_names(kind))) and is_writable(kind, own):
+    elif own and is_writable(kind, own):
         remedy = f"It is an attribute, {own}: set it on the {kind.__name__}"
     else:
         remedy = f"The arguments are {', '.join(names)}"
     return MPSTypeError(kind.__name__, name, "is no argument here", None, remedy)
+
+
+def _misfit(
+    thing: object, parameters: Sequence[inspect.Parameter], places: int, named: Mapping[str, object]
+) -> MPSTypeError | None:
+    """The error of a call with too few arguments, too many by place, or one given twice; None of one that fits."""
+    who, remedy = _kind(thing).__name__, f"The arguments are {', '.join(each.name for each in parameters)}"
+    by_place = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return None
+    if places > len(by_place):
+        return MPSTypeError(who, "arguments by place", f"must be at most {len(by_place)}", places, remedy)
+    given = {*by_place[:places], *named}
+    if twice := set(by_place[:places]) & named.keys():
+        return _twice(thing, twice)
+    required = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+    missing = [name for name in required if name not in given]
+    return MPSTypeError(who, " and ".join(missing), "must be given", None, remedy) if missing else None
 
 
 def _twice(thing: object, names: Iterable[str]) -> MPSTypeError:

@@ -21,7 +21,11 @@ FLT_MIN = float(np.finfo(np.float32).tiny)
 
 
 def check_methods(who: str, argument: str, source: object, required: Sequence[str]) -> None:
-    """Raise `MPSTypeError` unless ``source`` has all of the methods ``required``."""
+    """Raise `MPSTypeError` unless ``source`` is an object with all of the methods ``required``."""
+    if isinstance(source, type):
+        raise MPSTypeError(
+            who, argument, "must be a data source", f"the class {source.__name__}", "Make an object of it"
+        )
     missing = [name for name in required if not callable(getattr(source, name, None))]
     if missing:
         rule = f"must be a data source with the methods {', '.join(required)}"
