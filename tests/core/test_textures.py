@@ -127,8 +127,9 @@ def test_arguments_that_are_called_textures(queue: MTLCommandQueue) -> None:
     command_buffer.commit()
     np.testing.assert_allclose(destination.numpy(), 0.25, rtol=1e-6)
     image: Any = source
-    with pytest.raises(MPSTypeError, match="source_image must be an MPSImage, got MTLTexture"):
-        kernel.encode(queue.command_buffer(), source_image=image, destination_image=image)
+    said = "source_image must be an MPSImage, got MTLTexture. Pass it as source_texture=…"
+    with pytest.raises(MPSTypeError, match=said):
+        kernel.encode(queue.command_buffer(), image, image)
 
 
 def test_replays_over_textures(device: torch.device, rng: np.random.Generator) -> None:

@@ -66,14 +66,18 @@ def clip_rectangle(who: str, argument: str, value: MTLRegion) -> MTLRegion:
     return of_kind(who, argument, value, MTLRegion)
 
 
-def single(who: str, argument: str, image: object) -> MPSImage:
-    """One image, not a batch; of an argument that is called a texture an image in the memory of one, too."""
+def single(who: str, argument: str, image: object, for_textures: str | None = None) -> MPSImage:
+    """One image, not a batch; of an argument that is called a texture an image in the memory of one, too.
+
+    ``for_textures`` is the argument that takes textures in the place of this one.
+    """
     if not isinstance(image, MPSImage):
         if isinstance(image, MTLTexture) and argument.endswith("_texture"):
             return MPSImage(texture=image)
         remedy = "Use encode_batch for batches of images"
         if isinstance(image, MTLTexture):
             remedy = "Make one in its memory: MPSImage(texture=…)"
+            remedy = remedy if for_textures is None else f"Pass it as {for_textures}=…"
         raise MPSTypeError(who, argument, "must be an MPSImage", type(image).__name__, remedy)
     return image
 

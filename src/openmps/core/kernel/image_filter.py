@@ -165,7 +165,7 @@ class ImageFilter(ImageKernel):
             raise MPSTypeError(self.name, f"{name}_image", rule)
         if texture is not None:
             return single(self.name, f"{name}_texture", texture)
-        return single(self.name, f"{name}_image", image)
+        return single(self.name, f"{name}_image", image, f"{name}_texture")
 
     def _overwrite(
         self,
