@@ -91,7 +91,8 @@ def _describe(every: Any, test: Test, case: Case, *more: str) -> None:
 
 
 def _name(case: Case) -> str:
-    return ", ".join(f"{key} {value}" for key, value in case.items())
+    # As ASCII: reports of pytest-xdist hold names, and no halves of characters.
+    return ", ".join(f"{key} {value}" for key, value in case.items()).encode("ascii", "backslashreplace").decode()
 
 
 def _cases(test: Any) -> list[Case]:
