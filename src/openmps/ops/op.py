@@ -292,10 +292,7 @@ class Action(NamedTuple):
 Performer = Callable[[Action, list[Any]], Any]
 """Runs an equation on its operands, and gives what `Op.run` gives."""
 Form = Callable[[list[Any], Tensor | None], list[Any] | None]
-"""Gets what `Function.run` gets; gives None in the place of what it wrote to the memory for the output.
-
-None alone where it does not run.
-"""
+"""As `Function.run`, with None for what it wrote to the memory of the output; None where it does not run."""
 
 
 class Function:

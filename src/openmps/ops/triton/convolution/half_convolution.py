@@ -119,16 +119,14 @@ def _half_convolution(
         p, in_p = (image * rows + row) * columns + column, (row < rows) & (column < columns)
         at = ((image * height + top) * width + left) * inputs
         of_z = (image * height_z + first_y_z + row * step_y_z) * width_z + first_x_z + column * step_x_z
-    to, in_q = p[:, None] * outputs + q[None, :], q < outputs
-    is_result = in_p[:, None] & in_q[None, :]
+    to, in_q, is_result = p[:, None] * outputs + q[None, :], q < outputs, in_p[:, None] & (q < outputs)[None, :]
     if OVERLAPS:
         tl.extra.cuda.gdc_wait()
     # Read here, they are there when the sums are; behind the loop each launch would wait for them.
     bias = tl.load(biases + q, in_q, 0.0)[None, :] if HAS_BIASES else 0.0
     added = tl.load(residual + to, is_result, 0.0) if HAS_RESIDUAL else 0.0
     total = tl.zeros([PIXELS, CHANNELS], tl.float32)
-    from_x = x + at[:, None] + k[None, :]
-    from_weights = weights + q[None, :] * (TAPS_Y * TAPS_X * inputs) + k[:, None]
+    from_x, from_weights = x + at[:, None] + k[None, :], weights + q[None, :] * (TAPS_Y * TAPS_X * inputs) + k[:, None]
     first, last = split * runs_each, tl.minimum((split + 1) * runs_each, (TAPS_Y * TAPS_X) << digits)
     if IS_PLAIN:
         total = _of_pixels(total, from_x, from_weights, in_p, in_q, first, last, TERMS)
