@@ -9,15 +9,16 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from openmps import __version__
 from openmps.errors import printable
 
-OK, MISSING, BROKEN = "ok", "not installed", "broken"
+OK, MISSING, BROKEN, UNTRIED = "ok", "not installed", "broken", "not tried"
 UNKNOWN = "not imported yet"
 _LONGEST_FAULT = 300
 _LIBRARIES = (
@@ -25,8 +26,13 @@ _LIBRARIES = (
     *(("rich", "rich", ""), ("typer", "typer", "")),
     *(("pillow", "PIL.Image", "train"), ("matplotlib", "matplotlib", "train"), ("scikit-learn", "sklearn", "train")),
     *(("onnx", "onnx", "onnx"), ("tensorboard", "tensorboard", "tensorboard"), ("triton", "triton", "CUDA")),
+    *(("opencv-python-headless", "cv2", "filters"), ("coremltools", "coremltools", "coreml")),
+    *(("coreai-onnx", "coreai_onnx", "coreai"), ("coreai-core", "coreai.authoring.asset", "coreai")),
+    *(("mlx", "mlx.core", "mlx"),),
 )
 """Packages: their name, what is imported, and the extra that brings them; without one openmps needs them."""
+_ONLY_IN_PART = frozenset({"coremltools"})
+"""Packages of which openmps never imports the whole, which takes seconds and logs what else is not installed."""
 _VARIABLES = tuple("ATEN_ CUDA_ KMP_ MKL_ MPLCONFIGDIR OMP_ ONEDNN_ OPENMPS_ PYTORCH_ TORCH_ TRITON_".split())
 """How the environment variables begin that change what is computed, how fast, or where caches lie."""
 _TRIES = 3
@@ -113,7 +119,7 @@ def begun_diagnosis() -> Diagnosis:
         threads={},
         environment=_environment(),  # before imports, which change it
         caches=(),
-        libraries=[_installed(name, extra) for name, _, extra in _LIBRARIES],
+        libraries=[_installed(*each) for each in _LIBRARIES],
     )
 
 
@@ -147,16 +153,25 @@ def _without_home(path: object) -> str:
     return printable(str(path)) if home in ("", "/", "~") else printable(str(path).replace(home, "~"))
 
 
-def _installed(name: str, extra: str) -> Library:
+def _installed(name: str, module: str, extra: str) -> Library:
+    """A package by its name, or by that of another with the same modules, as there are of OpenCV."""
     try:
         return Library(name, extra, UNKNOWN, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Library(name, extra, MISSING)
+        others = _providers().get(module.partition(".")[0])
+        return _installed(others[0], module, extra) if others else Library(name, extra, MISSING)
+
+
+@cache
+def _providers() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
 
 
 def _imported(library: Library, module: str) -> Library:
     if library.state == MISSING:
         return library
+    if module in _ONLY_IN_PART:
+        return replace(library, state=UNTRIED)
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:
