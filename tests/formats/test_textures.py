@@ -416,7 +416,7 @@ def image(dtype: Any, channels: int = 1, images: int = 1) -> mps.MPSImage:
 
 def test_without_pillow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MPSError, match=r'load_texture: .*needs pillow.*pip install "openmps\[demo\]"'):
+    with pytest.raises(MPSError, match=r"load_texture: .*needs pillow.*pip install '\.\[train\]'"):
         load(b"")
 
 

@@ -57,7 +57,7 @@ def test_folders_of_neither_kind_say_what_they_hold(tmp_path):
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MPSError, match=r'needs scikit-learn.*pip install "openmps\[train\]"'):
+    with pytest.raises(MPSError, match=r"needs scikit-learn.*pip install '\.\[train\]'"):
         load_dataset()
 
 

@@ -229,7 +229,7 @@ def test_pyplot_is_not_imported(tmp_path):
 def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
     for name in ("matplotlib.figure", "matplotlib.backends.backend_agg"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MPSError, match=r'needs matplotlib.*pip install "openmps\[train\]"'):
+    with pytest.raises(MPSError, match=r"needs matplotlib.*pip install '\.\[train\]'"):
         draw_curve(tmp_path / "a.png", [])
     with pytest.raises(MPSError, match="draw_misclassified"):
         draw_misclassified(tmp_path / "a.png", IMAGES, LABELS, LABELS, NAMES)

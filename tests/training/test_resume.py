@@ -137,7 +137,7 @@ def test_tensorboard_shows_what_the_metrics_hold_on_one_axis_of_steps(tmp_path):
 def test_without_tensorboard_installed(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     run = RunFolder.create(tmp_path, describe_run(DATA, _options()), name="run")
-    with pytest.raises(MPSError, match=r"needs tensorboard.*pip install \"openmps\[tensorboard\]\""):
+    with pytest.raises(MPSError, match=r"needs tensorboard.*pip install '\.\[tensorboard\]'"):
         train(DATA, run, _options(), CPU, tensorboard=True)
 
 

@@ -1,4 +1,4 @@
-"""Graphs as assets of Core AI, through ONNX's operators and coreai-onnx, which ``openmps[coreai]`` installs."""
+"""Graphs as assets of Core AI, through ONNX's operators and coreai-onnx, which the extra ``coreai`` installs."""
 
 from __future__ import annotations
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from openmps.errors import MPSError
 
-EXTRA = "train"
 
-
-def missing_package(who: str, package: str, purpose: str, extra: str = EXTRA) -> MPSError:
+def missing_package(who: str, package: str, purpose: str, extra: str = "train") -> MPSError:
     """The error to raise when ``package`` cannot be imported; it names the extra of openmps that installs it."""
-    return MPSError(who, purpose, f"needs {package}", "an ImportError", f'Install it: pip install "openmps[{extra}]"')
+    remedy = f"Install it: pip install '.[{extra}]' in a clone of openmps's repository"
+    return MPSError(who, purpose, f"needs {package}", "an ImportError", remedy)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from openmps.core.image.picture import png
 from openmps.errors import MPSArgumentError, MPSFileError, MPSMemoryError, MPSTypeError
-from openmps.formats.extras import EXTRA, missing_package
+from openmps.formats.extras import missing_package
 from openmps.formats.paths import path_of, read_file, reading, shortage
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ def bytes_of_source(source: object, who: str) -> tuple[bytes, str]:
 
 
 @contextmanager
-def opened(
-    data: bytes, name: str, who: str, formats: Collection[str], extra: str = EXTRA
-) -> Generator[PillowImage.Image]:
+def opened(data: bytes, name: str, who: str, formats: Collection[str]) -> Generator[PillowImage.Image]:
     """A picture of one of ``formats`` that Pillow may decode; what it raises within is an error that names the file.
 
     Raises:
@@ -84,7 +82,7 @@ def opened(
     try:
         from PIL import Image
     except ImportError as error:
-        raise missing_package(who, "pillow", "reading images", extra) from error
+        raise missing_package(who, "pillow", "reading images") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of metadata that nobody asks for
@@ -131,7 +129,7 @@ _OTHER_BYTE = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L
 """Pillow keeps one byte of 16 bits of a colour: that which the order of its raw mode puts first."""
 
 
-def decoded(data: bytes, name: str, who: str, extra: str = EXTRA) -> NDArray[Any]:
+def decoded(data: bytes, name: str, who: str) -> NDArray[Any]:
     """A picture upright, ``[H, W, C]`` of 1, 3 or 4 components, straight alpha last, with the bits that the file has.
 
     Elements are uint8, uint16, or float32 of a TIFF of one channel. Grey stays one component; palettes become red,
@@ -140,7 +138,7 @@ def decoded(data: bytes, name: str, who: str, extra: str = EXTRA) -> NDArray[Any
     Raises:
         MPSFileError: As `opened`; or its colours are CMYK or others that have no component here.
     """
-    with opened(data, name, who, set(FORMATS.values()), extra) as image:
+    with opened(data, name, who, set(FORMATS.values())) as image:
         pixels = _pixels(image, data)
         # Asked for now: Pillow turns some pictures itself as it decodes them, and says no orientation then.
         orientation = image.getexif().get(_ORIENTATION, 1)

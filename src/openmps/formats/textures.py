@@ -34,7 +34,6 @@ _PIXEL_FORMATS = {
     for pixel_format, layout in PIXEL_LAYOUTS.items()
     if not layout.is_bgra
 }
-_EXTRA = "demo"
 
 
 class _Options(NamedTuple):
@@ -65,7 +64,7 @@ def load_texture(
     are those of the file. Palettes become RGB, RGB has alpha 1; grey with alpha, and pictures with a transparent
     colour, become RGBA. Pictures are turned upright where EXIF says so, and TIFF files of several give the first.
     Colours are taken for those of sRGB; profiles are not applied. CMYK is refused by name. Pillow decodes (extra
-    ``demo``).
+    ``train``).
 
     Args:
         source: A path, the bytes of a file, or a file that is open for bytes.
@@ -186,7 +185,7 @@ def _checked(
 
 def _loaded(who: str, source: object, device: MTLDevice, options: _Options) -> MTLTexture:
     data, name = bytes_of_source(source, who)
-    pixels = decoded(data, name, who, _EXTRA)
+    pixels = decoded(data, name, who)
     if pixels.shape[2] == 3:
         pixels = np.concatenate([pixels, np.full((*pixels.shape[:2], 1), np.iinfo(pixels.dtype).max, pixels.dtype)], -1)
     if options.is_premultiplied and pixels.shape[2] == 4:

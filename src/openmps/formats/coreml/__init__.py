@@ -1,4 +1,4 @@
-"""Core ML's packages as networks of the framework's nodes. Needs coremltools, which ``openmps[coreml]`` installs."""
+"""Core ML's packages as networks of the framework's nodes. Needs coremltools, which the extra ``coreml`` installs."""
 
 from openmps.formats.coreml.network import CoreMLNetwork, load, network
 from openmps.formats.coreml.recurrent import recurrent_layers, sequence_layers

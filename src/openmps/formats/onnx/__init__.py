@@ -1,4 +1,4 @@
-"""ONNX files as networks of the framework's nodes. Needs the onnx package, which ``openmps[onnx]`` installs."""
+"""ONNX files as networks of the framework's nodes. Needs the onnx package, which the extra ``onnx`` installs."""
 
 from openmps.formats.onnx.dense import DenseLayer
 from openmps.formats.onnx.modules import from_torch

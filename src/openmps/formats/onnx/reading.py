@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from openmps.errors import MPSError, MPSFileError
+from openmps.errors import MPSFileError
+from openmps.formats.extras import missing_package
 from openmps.formats.onnx.model import Array, Attribute, Model, Node, Tensor, Unread, contradiction, length_name
 from openmps.formats.onnx.problems import READER, NodeError
 from openmps.formats.onnx.schemas import Schemas
@@ -33,8 +34,7 @@ def require_onnx(who: str = READER) -> Any:
     try:
         import onnx
     except ImportError as error:
-        rule, remedy = "needs the onnx package", 'Install it: pip install "openmps[onnx]"'
-        raise MPSError(who, "ONNX", rule, "an ImportError", remedy) from error
+        raise missing_package(who, "the onnx package", "ONNX", "onnx") from error
     return onnx
 
 
