@@ -897,7 +897,24 @@ def test_an_archive_is_exported_as_swift(tmp_path, capsys):
     assert main(["export", "--swift", str(tmp_path / "graph"), str(tmp_path / "Out")]) == 0
     assert (tmp_path / "Out" / "Out.swift").exists()
     assert main(["export", "--swift", str(tmp_path / "graph"), str(tmp_path / "Out")]) == 2
-    assert "must be a new folder" in capsys.readouterr().err
+    assert "must be new, got something there. --force replaces it" in capsys.readouterr().err
+
+
+def test_an_export_replaces_only_what_it_writes_anew(tmp_path, capsys):
+    def export(slope):
+        node = mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode(mps.Handle("x")), slope)
+        mps.MPSKeyedArchiver.archive(mps.MPSNNGraph(mps.mtl_device("cpu"), node.result_image), tmp_path / "graph")
+        return main(["export", "--swift", str(tmp_path / "graph"), str(tmp_path / "Out"), "--force"])
+
+    texts = [(export(slope), (tmp_path / "Out" / "Out.swift").read_text()) for slope in (0.25, 0.5)]
+    assert [status for status, _ in texts] == [0, 0] and texts[0] != texts[1]
+    capsys.readouterr()
+    (tmp_path / "Out" / "Mine.swift").write_text("mine")
+    assert export(0.75) == 2
+    assert "must hold no files but those that are written anew, got Mine.swift" in capsys.readouterr().err
+    assert {each.name for each in tmp_path.iterdir()} == {"graph", "Out"}
+    assert (tmp_path / "Out" / "Mine.swift").read_text() == "mine"
+    assert (tmp_path / "Out" / "Out.swift").read_text() == texts[1][1]
 
 
 def test_a_graph_is_exported_as_onnx(run, tmp_path, capsys):

@@ -42,6 +42,7 @@ Half = Annotated[bool, typer.Option("--half", help="Weights rounded to float16; 
 Capturing = Annotated[
     bool, typer.Option("--capture", help="Swift that dumps every image for openmps compare, and a test.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there, if none of its files is lost.")]
 
 
 def export(
@@ -60,6 +61,7 @@ def export(
     capture: Capturing = False,
     samples: Samples = None,
     registry: Modules = None,
+    force: Force = False,
 ) -> None:
     """Write a graph as source for an app, as ONNX, for MLX, or for Core ML or Core AI.
 
@@ -71,19 +73,23 @@ def export(
 
     With --mlx a new folder gets a Python module and weights for MLX; of a run it trains as the run does.
     """
+    from openmps.formats.paths import is_there
+
     target = _target({"--swift": swift, "--onnx": onnx, "--mlx": mlx, "--coreml": coreml, "--coreai": coreai})
     more = {"--half": half, "--training": training, "--name": name is not None, "--capture": capture}
     _check_options(target, {**more, "--samples": samples is not None, "--batch": batch is not None})
     writers = {
         "--swift": partial(
-            _export_swift, name=name, half=half, training=training, is_captured=capture, samples=samples
+            _export_swift, name=name, half=half, training=training, is_captured=capture, samples=samples, force=force
         ),
         "--onnx": _export_onnx,
-        "--mlx": partial(_export_mlx, name=name),
-        "--coreml": partial(_export_coreml, half=half, batch=batch or 1),
-        "--coreai": partial(_export_coreai, batch=batch or 1),
+        "--mlx": partial(_export_mlx, name=name, force=force),
+        "--coreml": partial(_export_coreml, half=half, batch=batch or 1, force=force),
+        "--coreai": partial(_export_coreai, batch=batch or 1, force=force),
     }
     require_outside(out, graph, "the network that is exported")
+    if is_there(out, _WHO) and not force:
+        raise MPSFileError(_WHO, str(out), "must be new", "something there", "--force replaces it.")
     writers[target](graph, out, image or [], registry_of(registry, graph))
 
 
@@ -120,6 +126,7 @@ def _export_swift(
     training: bool,
     is_captured: bool,
     samples: Path | None,
+    force: bool,
 ) -> None:
     from openmps.cli.captures import golden_of
     from openmps.formats import swift as formats
@@ -137,8 +144,9 @@ def _export_swift(
     chosen = name if name is not None else class_name(out.name)
     golden = golden_of(found, sizes, samples) if is_captured else None
     folder = formats.export(
-        found.graph, out, chosen, half=half, notes=found.notes, preprocessing=found.preprocessing, golden=golden
-    )
+        found.graph, out, chosen, half=half, notes=found.notes, preprocessing=found.preprocessing, golden=golden,
+        replace=force,
+    )  # fmt: skip
     count = sum(each.suffix == ".dat" for each in folder.iterdir()) - (golden is not None)
     if name is None and chosen == "Model":
         note(f"the class is called Model, as {out.name!r} is no name for one; --name gives another")
@@ -149,17 +157,14 @@ def _export_swift(
 
 def _export_onnx(path: Path, out: Path, sizes: list[str], registry: Registry) -> None:
     from openmps.formats import onnx
-    from openmps.formats.paths import is_there
 
     found = open_graph(path, registry=registry)
-    if is_there(out, _WHO):
-        raise MPSFileError(_WHO, str(out), "must be new", "something there", "Choose another name.")
     onnx.save(found.graph, out, required_images(found, sizes))
     _note_axes(found)
     print(f"{out}: {len(found.graph.kernels)} kernels, {out.stat().st_size:,} bytes")
 
 
-def _export_mlx(path: Path, out: Path, sizes: list[str], registry: Registry, *, name: str | None) -> None:
+def _export_mlx(path: Path, out: Path, sizes: list[str], registry: Registry, *, name: str | None, force: bool) -> None:
     from openmps.formats import mlx
     from openmps.formats.paths import is_file
     from openmps.formats.swift.literals import class_name
@@ -171,11 +176,13 @@ def _export_mlx(path: Path, out: Path, sizes: list[str], registry: Registry, *, 
         is_run = not is_file(path, "openmps")
         found = open_graph(path, training=is_run, probabilities=is_run, registry=registry)
     chosen = name if name is not None else class_name(out.name)
-    folder = mlx.export(found.graph, out, required_images(found, sizes), chosen, notes=found.notes)
+    folder = mlx.export(found.graph, out, required_images(found, sizes), chosen, notes=found.notes, replace=force)
     print(f"{folder}: class {chosen} in network.py, and its weights")
 
 
-def _export_coreml(path: Path, out: Path, sizes: list[str], registry: Registry, *, half: bool, batch: int) -> None:
+def _export_coreml(
+    path: Path, out: Path, sizes: list[str], registry: Registry, *, half: bool, batch: int, force: bool
+) -> None:
     """Of a run an image classifier, where one image is a batch; of anything else a program over arrays."""
     from openmps.formats import coreml
 
@@ -186,18 +193,18 @@ def _export_coreml(path: Path, out: Path, sizes: list[str], registry: Registry, 
     coreml.save(
         found.graph, out, required_images(found, sizes), half=half, batch=batch,
         preprocessing=coreml.CoreMLPreprocessing(*found.preprocessing) if is_image and found.preprocessing else None,
-        class_labels=found.classes if is_image else (), metadata={"openmps.source": path.name},
+        class_labels=found.classes if is_image else (), metadata={"openmps.source": path.name}, replace=force,
     )  # fmt: skip
     _print_folder(out, found, "float16" if half else "float32")
 
 
-def _export_coreai(path: Path, out: Path, sizes: list[str], registry: Registry, *, batch: int) -> None:
+def _export_coreai(path: Path, out: Path, sizes: list[str], registry: Registry, *, batch: int, force: bool) -> None:
     from openmps.formats import coreai
 
     found = _found(path, out, ".aimodel", registry)
     _note_numbers(found)
     images = required_images(found, sizes)
-    coreai.save(found.graph, out, images, batch=batch, metadata={"openmps.source": path.name})
+    coreai.save(found.graph, out, images, batch=batch, metadata={"openmps.source": path.name}, replace=force)
     _print_folder(out, found, "float32")
 
 

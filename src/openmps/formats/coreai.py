@@ -34,12 +34,14 @@ def save(
     *,
     batch: int = 1,
     metadata: Mapping[str, str] | None = None,
+    replace: bool = False,
 ) -> None:
     """Write a graph for inference as an asset of Core AI (macOS 27, iOS 27), whole or not at all.
 
     Inputs and outputs are float32 arrays N, C, H, W with ``batch`` images of the size of ``image_descriptors``, under
     the labels of their handles. ``metadata`` is what the asset says of itself besides the hash of its weights
-    (``openmps.weights.sha256``: their names and float32 numbers, one after another).
+    (``openmps.weights.sha256``: their names and float32 numbers, one after another). With ``replace`` it takes the
+    place of an asset that has no other files.
 
     Raises:
         MPSArgumentError: The graph follows another convention than the default where there are no operators for it.
@@ -48,7 +50,7 @@ def save(
         MPSError: coreai-onnx or the onnx package is not installed.
     """
     onnx, converter, authoring = require_onnx(_WHO), *_require_coreai()
-    target = require_new_folder(path, _WHO)
+    target = require_new_folder(path, _WHO, replace=replace)
     if target.suffix != _SUFFIX:
         raise MPSFileError(_WHO, str(path), f"must end in {_SUFFIX}, as Core AI wants", target.suffix or "no ending")
     integer(_WHO, "batch", batch, 1, _MOST_IMAGES, rule=f"must be an integer of 1 to {_MOST_IMAGES}")
@@ -62,7 +64,7 @@ def save(
     said = authoring.AIModelAssetMetadata()
     for key, value in {**more, "openmps.weights.sha256": _digest(written)}.items():
         said.set_custom(key, value)
-    with whole_folder(path, _WHO) as folder:
+    with whole_folder(path, _WHO, replace=replace) as folder:
         inner = folder / f"asset{_SUFFIX}"
         program.save_asset(inner, said)
         _unwrapped(inner)

@@ -56,6 +56,7 @@ def save(
     preprocessing: CoreMLPreprocessing | None = None,
     class_labels: Sequence[str] = (),
     metadata: Mapping[str, str] | None = None,
+    replace: bool = False,
 ) -> None:
     """Write a graph for inference as a Core ML package (macOS 12, iOS 15), whole or not at all.
 
@@ -63,7 +64,8 @@ def save(
     the labels of their handles. With ``half`` weights and all between are float16. With ``preprocessing`` the one
     input is an image, of a batch of one, and what is done to pixels is a part of the program. Where ``class_labels``
     are given and the result is a softmax, the package is a classifier. ``metadata`` is what the package says of itself
-    besides the hash of its file of weights (``openmps.weights.sha256``). The same graph gives the same bytes.
+    besides the hash of its file of weights (``openmps.weights.sha256``). With ``replace`` it takes the place of a
+    package that has no other files. The same graph gives the same bytes.
 
     Raises:
         MPSArgumentError: An argument does not fit the graph, or the graph follows another convention than the default.
@@ -72,7 +74,7 @@ def save(
         MPSError: coremltools is not installed.
     """
     protos = require_protos(WRITER)
-    require_new_folder(path, WRITER)
+    require_new_folder(path, WRITER, replace=replace)
     flag(WRITER, "half", half)
     integer(WRITER, "batch", batch, 1, _MOST_IMAGES, rule=f"must be an integer of 1 to {_MOST_IMAGES}")
     labels = listed(WRITER, "class_labels", class_labels, str, "text")
@@ -86,7 +88,7 @@ def save(
     if problems:
         raise MPSOperatorError(WRITER, "graph", problems)
     files = package.files(more)
-    with whole_folder(path, WRITER) as folder:
+    with whole_folder(path, WRITER, replace=replace) as folder:
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             write_atomic(folder / name, content)

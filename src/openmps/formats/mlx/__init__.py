@@ -50,6 +50,7 @@ def export(
     name: str = "Network",
     *,
     notes: Sequence[str] = (),
+    replace: bool = False,
 ) -> Path:
     """Write a graph as Python for MLX into a new folder, and return the folder.
 
@@ -61,16 +62,17 @@ def export(
     data sources say theirs; parts that nothing trains are frozen. ``index.json`` says what the folder is. ``notes``
     are lines of the module's head.
 
-    The folder is there whole or not at all. The same graph gives the same bytes.
+    The folder is there whole or not at all; with ``replace`` it takes the place of one that has no files but those that
+    are written anew. The same graph gives the same bytes.
 
     Raises:
         MPSArgumentError: The name is none of a class, or the graph follows a convention that MLX has nothing for.
         MPSExportError: Something of the graph has no counterpart; the error lists all of it.
         MPSFileError: The folder is there, or cannot be written.
     """
-    target = require_new_folder(folder, WHO)
+    target = require_new_folder(folder, WHO, replace=replace)
     files = _files(graph, image_descriptors, name, notes)
-    with whole_folder(folder, WHO) as made:
+    with whole_folder(folder, WHO, replace=replace) as made:
         for file, content in files.items():
             write_atomic(made / file, content)
     return target

@@ -74,6 +74,7 @@ def export(
     notes: Sequence[str] = (),
     preprocessing: SwiftPreprocessing | None = None,
     golden: SwiftGolden | None = None,
+    replace: bool = False,
 ) -> Path:
     """Write a graph as Swift into a new folder, and return the folder.
 
@@ -94,8 +95,8 @@ def export(
     hands out every image; ``NAMECapture.swift`` reads them into a folder for `openmps.debug.load_capture`, and
     ``NAMETests.swift`` is a test that holds a device against the golden, whose numbers are in ``NAME-golden.dat``.
 
-    The folder is there whole or not at all; those above it that are missing are made. The same graph gives the same
-    bytes.
+    The folder is there whole or not at all; those above it that are missing are made. With ``replace`` it takes the
+    place of one that has no files but those that are written anew. The same graph gives the same bytes.
 
     Raises:
         MPSArgumentError: The name is none of a class.
@@ -103,9 +104,9 @@ def export(
             updates in Python, and what openmps adds to the framework. It lists all of it.
         MPSFileError: The folder is there, or cannot be written.
     """
-    target = require_new_folder(folder, _WHO)
+    target = require_new_folder(folder, _WHO, replace=replace)
     files = source(graph, name, half=half, optimizer=optimizer, notes=notes, preprocessing=preprocessing, golden=golden)
-    with whole_folder(folder, _WHO) as made:
+    with whole_folder(folder, _WHO, replace=replace) as made:
         for file, content in files.items():
             write_atomic(made / file, content)
     return target
