@@ -215,12 +215,12 @@ def test_what_is_refused() -> None:
 
 
 def test_long_notes_are_shortened_where_they_are_printed() -> None:
-    note = f"117 filters run apart here: {', '.join(f'layer {place}' for place in range(117))}"
+    note = f"117 filters not fused here: {', '.join(f'layer {place}' for place in range(117))}"
     trace = Trace([], [note, "a short one"])
     assert trace.notes == (note, "a short one")
     for found in (trace, mps.debug.compare(trace, trace)):
         lines = [line for line in str(found).splitlines() if line.startswith("note: ")]
         assert lines[1] == "note: a short one"
-        assert lines[0].startswith("note: 117 filters run apart here: layer 0, layer 1, ")
+        assert lines[0].startswith("note: 117 filters not fused here: layer 0, layer 1, ")
         assert lines[0].endswith(", … (the trace's notes have all)")
         assert len(lines[0]) < 250

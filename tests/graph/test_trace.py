@@ -114,7 +114,7 @@ def test_results_that_fusions_hide_are_there_and_the_trace_says_so(
     assert not hidden & set(fused)
     for trace in (apart, fused):
         assert all(f"'{name}'" in trace.notes[0] for name in hidden)
-    assert apart.notes[0].startswith(f"{apart.notes[0].count(chr(39)) // 2} filters run apart here")
+    assert apart.notes[0].startswith(f"{apart.notes[0].count(chr(39)) // 2} filters not fused here")
     command_buffer = graph.device.new_command_queue().command_buffer()
     result = graph.encode_batch(command_buffer, [mps.MPSImageBatch.from_numpy(graph.device, images)])
     command_buffer.commit()

@@ -175,7 +175,7 @@ def test_style_none_leaves_the_weights(device: torch.device, rng: np.random.Gene
 @pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning")
 @pytest.mark.parametrize("answer", [None, 0])
 def test_an_update_may_have_nothing_to_say(answer: Any, rng: np.random.Generator) -> None:
-    """None on the device, anything false on the CPU."""
+    """None on the device, False on the CPU."""
 
     class Silent(Weights):
         def update(self, *arguments: Any) -> Any:
@@ -364,6 +364,22 @@ def test_cpu_updates_run_when_the_buffer_completes(rng: np.random.Generator) -> 
     assert seen == []
     finish(command_buffer)
     assert seen == [(name, True) for name in ("fc2", "fc1", "conv2", "conv1")]
+
+
+def test_an_update_on_the_cpu_returns_whether_there_are_new_weights(rng: np.random.Generator) -> None:
+    class Wrong(Weights):
+        def update(self, *arguments: Any) -> Any:
+            return "yes"
+
+    bench = Bench.on(torch.device("cpu"))
+    network = digits(rng, Wrong.of)
+    graph = training_graph(bench, network, style=CPU, export=False)
+    images, targets = network.batch(rng, 2)
+    command_buffer = bench.command_buffer()
+    graph.encode_batch(command_buffer, [bench.batch(images)], [labels(bench, targets)])
+    command_buffer.commit()
+    with pytest.raises(RuntimeError, match=r"update\(\) must return True, False or None .*, got 'yes'"):
+        command_buffer.wait_until_completed()
 
 
 def test_a_failing_update_is_the_buffers_error(rng: np.random.Generator) -> None:

@@ -230,7 +230,7 @@ class Tracer:
         """Say which kernels run by themselves in the trace only."""
         if fused:
             layers = counted(len(fused), "filter")
-            self.note(f"{layers} run apart here, and as a part of their neighbours by an encode: {', '.join(fused)}")
+            self.note(f"{layers} not fused here with neighbours, as an encode does: {', '.join(fused)}")
 
     def run_fused(self, program: Program, values: list[Any]) -> None:
         """Run a program as an encode does, and keep what fusions leave."""
@@ -250,7 +250,7 @@ class Tracer:
         self._keep_program(program, given, made)
         if program.function.fused:
             layers, names = counted(len(program.function.fused), "filter"), ", ".join(program.function.fused)
-            self.note(f"{layers} run as a part of their neighbours, without a result: {names}")
+            self.note(f"{layers} fused with neighbours, without a result: {names}")
 
     # --- what is kept of a graph --------------------------------------------------------------------------------------
 

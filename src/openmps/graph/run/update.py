@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from openmps.checks import store
+from openmps.checks import flag, store
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSTypeError, MTLCommandBufferError
@@ -322,12 +322,23 @@ def _update_on_cpu(
         kernel = layer.kernel
         given = states if callback.takes_batch else states.shared
         arguments = (given, kernel.parameters.state()) if callback.takes_source else (given,)
-        if buffer.error is None and getattr(layer.source, callback.method)(None, *arguments):
+        if buffer.error is not None:
+            return
+        answer = getattr(layer.source, callback.method)(None, *arguments)
+        if _says_new(kernel.name, callback, answer):
             layer.has_answered = True
             for each in layer.holders:
                 getattr(each, callback.reload_from_data_source)()
 
     command_buffer.add_completed_handler(finished)
+
+
+def _says_new(who: str, callback: Callback, answer: Any) -> bool:
+    """Whether a data source has new numbers; a state, with which it answers on the device, says so, too."""
+    if isinstance(answer, callback.result):
+        return True
+    rule = "must return True, False or None when it updates on the CPU"
+    return answer is not None and flag(who, f"data source {callback.method}()", answer, rule)
 
 
 _ON_DEVICE = MPSNNTrainingStyle.UPDATE_DEVICE_GPU
