@@ -55,17 +55,20 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
 
         @wraps(method)
         def call(self: Any, *arguments: Any, **named: Any) -> Any:
+            chosen = _form_of(forms, arguments) if arguments else None
             try:
-                for form in forms if arguments else ():
-                    if len(arguments) == len(form) and all(map(_is, arguments, form.values())):
-                        if named and not form.keys().isdisjoint(named):
-                            raise _twice(self, form.keys() & named.keys())
-                        return method(self, **dict(zip(form, arguments, strict=True)), **named)
-                return method(self, *arguments, **named)
+                if chosen is None:
+                    return method(self, *arguments, **named)
+                if named and not chosen.keys().isdisjoint(named):
+                    raise _twice(self, chosen.keys() & named.keys())
+                return method(self, **dict(zip(chosen, arguments, strict=True)), **named)
+            except MPSTypeError:
+                raise
             except TypeError:
                 unknown = () if takes_any else [name for name in named if name not in parameters]
                 fault = no_argument(self, unknown[0], list(parameters)[1:]) if unknown else None
-                fault = fault or _misfit(self, [*parameters.values()][1:], len(arguments), named)
+                if fault is None and chosen is None:
+                    fault = _misfit(self, [*parameters.values()][1:], len(arguments), named)
                 if fault is None:
                     raise
                 raise fault from None
@@ -73,6 +76,14 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
         return call  # pyright: ignore[reportReturnType]
 
     return decorate
+
+
+def _form_of(forms: Iterable[Mapping[str, Kind]], arguments: Sequence[object]) -> Mapping[str, Kind] | None:
+    """The first form that has as many arguments and accepts all of them."""
+    for form in forms:
+        if len(arguments) == len(form) and all(map(_is, arguments, form.values())):
+            return form
+    return None
 
 
 def name_arguments(kind: type[T]) -> type[T]:
