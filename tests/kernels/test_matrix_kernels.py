@@ -194,3 +194,19 @@ def test_every_class_has_a_sample() -> None:
 def test_samples_have_names_of_their_own() -> None:
     names = [sample.name for sample in MATRIX_SAMPLES]
     assert len(names) == len(set(names)) and replace(MATRIX_SAMPLES[0], name="x").name == "x"
+
+
+@pytest.mark.parametrize("give", [mps.MPSMatrix.from_numpy, mps.MPSMatrix.from_dlpack])
+def test_a_product_may_overlap_a_factor_in_an_array(give: Any, rng: np.random.Generator) -> None:
+    """Two views of one array are two storages of the engine's, which begin at different bytes."""
+    device, size = mps.mtl_device("cpu"), 16
+    pool, right = (rng.normal(size=(rows, size)).astype(np.float32) for rows in (size + 1, size))
+    factor, result = give(device, pool[:-1]), give(device, pool[1:])
+    expected = pool[:-1].astype(np.float64) @ right
+    command_buffer = device.new_command_queue().command_buffer()
+    product = mps.MPSMatrixMultiplication(device, size, size, size)
+    product.encode(command_buffer, factor, mps.MPSMatrix.from_numpy(device, right), result)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    np.testing.assert_allclose(result.numpy(), expected, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(result.numpy(), pool[1:])

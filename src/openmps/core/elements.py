@@ -11,6 +11,7 @@ from openmps.core.operand import View
 from openmps.core.vector_descriptor import TORCH_TYPES
 from openmps.metal.device import MTLBuffer
 from openmps.metal.pending import Region
+from openmps.ops.geometry import meet
 from openmps.types import MPSDataType, MPSImageFeatureChannelFormat
 
 _NUMBER_FORMATS = {
@@ -108,8 +109,7 @@ class Elements(View[ElementsShape]):
         if self._is_new_and_all_of(value) and self.buffer.bind_unless_allocated(value.clone() if is_shared else value):
             return
         place = self.value()
-        is_same = is_shared and value.untyped_storage().data_ptr() == place.untyped_storage().data_ptr()
-        place.copy_(value.clone() if is_same else value)
+        place.copy_(value.clone() if is_shared and meet(value, place) else value)
 
     def _is_new_and_all_of(self, value: Tensor) -> bool:
         """Whether elements can be the memory of the buffer, which has none."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from openmps.checks import Shown
 from openmps.ops import triton
-from openmps.ops.geometry import Window, empty_image, read, read_adjoint
+from openmps.ops.geometry import Window, empty_image, meet, read, read_adjoint
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 from openmps.types import MPSImageFeatureChannelFormat as Format
@@ -134,8 +134,7 @@ def components(x: Tensor, count: int, colour: float = 0.0, alpha: float = 1.0) -
 
 def unshared(result: Tensor, operand: Tensor) -> Tensor:
     """``result`` in memory of its own: copied where it shares that of ``operand``."""
-    is_shared = result.untyped_storage().data_ptr() == operand.untyped_storage().data_ptr()
-    return result.clone() if is_shared else result
+    return result.clone() if meet(result, operand) else result
 
 
 def room_for(values: Tensor, x: Tensor) -> Tensor:

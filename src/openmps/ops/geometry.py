@@ -256,6 +256,13 @@ class Window:
         return self.region == self.source and (self.x.first, self.y.first) == (0, 0)
 
 
+def meet(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors may have memory in common: storages over one array may begin at different bytes."""
+    first, second = one.untyped_storage(), other.untyped_storage()
+    begins, begin = first.data_ptr(), second.data_ptr()
+    return begins == begin or (begins < begin + second.nbytes() and begin < begins + first.nbytes())
+
+
 def empty_image(like: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
     """Return an uninitialized image tensor in channels-last memory: batch, dtype and device of ``like``."""
     return like.new_empty((like.shape[0], *size, channels)).permute(0, 3, 1, 2)

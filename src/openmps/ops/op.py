@@ -20,6 +20,8 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, dataclass_transform
 
 from torch import Tensor
 
+from openmps.ops.geometry import meet
+
 
 class Kind(Enum):
     """What a rewrite may ask of an operation besides its fields."""
@@ -134,8 +136,7 @@ class Op:
 
     def put(self, room: Tensor, operands: Sequence[Any]) -> bool:
         """Have the result in memory on the operands' device that none of them lies in; False where nothing is done."""
-        storage = room.untyped_storage().data_ptr()
-        shares = any(isinstance(each, Tensor) and each.untyped_storage().data_ptr() == storage for each in operands)
+        shares = any(isinstance(each, Tensor) and meet(room, each) for each in operands)
         return operands[0].device == room.device and not shares and self._into(room, *operands, **vars(self))
 
     def __call__(self, *operands: Any) -> Any:

@@ -23,6 +23,7 @@ from openmps.metal.memory import DeferrableMemory
 from openmps.metal.pending import Region
 from openmps.metal.stream import brought
 from openmps.ops.elements import DTYPES, decode
+from openmps.ops.geometry import meet
 from openmps.runtime.host import Host, Layout, as_elements
 from openmps.types import ELEMENT_BYTES
 from openmps.types import MPSImageFeatureChannelFormat as Format
@@ -460,9 +461,8 @@ class Stack(View[Shape]):
                 part.block.adopt(piece.clone() if is_shared else piece)
             else:
                 room = part.tensor()
-                is_same = is_shared and piece.untyped_storage().data_ptr() == room.untyped_storage().data_ptr()
-                place = room if covers else target.of(room)
-                place.copy_(piece.clone() if is_same else piece)  # a part may be moved within an image
+                is_same = is_shared and meet(piece, room)  # a part may be moved within an image
+                (room if covers else target.of(room)).copy_(piece.clone() if is_same else piece)
 
     def take(self, value: Tensor | None, *, is_shared: bool) -> None:
         """Store the elements of all images; nothing where nothing was computed."""

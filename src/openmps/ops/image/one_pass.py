@@ -18,6 +18,7 @@ from torch import Tensor
 
 from openmps.ops import triton
 from openmps.ops.elements import DTYPES
+from openmps.ops.geometry import meet
 from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
 from openmps.ops.image.integral import MOST_COLUMNS, Integral
 from openmps.ops.image.order import Extreme
@@ -69,7 +70,12 @@ class OnePass:
         if not takes(*sources):
             return None
         first = sources[0]
-        is_room = room is not None and room.device == first.device and takes(room) and _is_apart(room, sources)
+        is_room = (
+            room is not None
+            and room.device == first.device
+            and takes(room)
+            and not any(meet(room, each) for each in sources)
+        )
         made = room if is_room and room is not None else self._new(first)
         self._run([*sources, *(values[index] for index in self._others)], made)
         return [None if is_room else made]
@@ -95,11 +101,6 @@ def one_pass(site: Site, function: Function) -> OnePass | None:
 def _kernels(subject: str) -> Any:
     """A module of kernels: Triton is loaded where they run, and a statement for it takes as long as a small launch."""
     return import_module(f"openmps.ops.triton.image.{subject}")
-
-
-def _is_apart(room: Tensor, sources: list[Tensor]) -> bool:
-    place = room.untyped_storage().data_ptr()
-    return all(each.untyped_storage().data_ptr() != place for each in sources)
 
 
 def _largest(site: Site) -> int:
