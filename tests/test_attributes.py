@@ -337,7 +337,7 @@ def test_what_is_declared_to_be_of_an_enumeration_is_of_that(kind: type) -> None
         member = mps.MPSDataType.FLOAT32 if declared is mps.MPSDataType else next(iter(declared))
         setattr(thing, name, int(member))
         assert getattr(thing, name) is member
-        for wrong in ("x", None, -1, 1.5, True, [], 1 << 40, mps.MPSRNNMatrixId(0)):
+        for wrong in ("x", None, -1, 1.5, True, np.True_, [], 1 << 40, mps.MPSRNNMatrixId(0)):
             with pytest.raises(mps.MPSArgumentError, match=f"^{kind.__name__}: {name} must ") as fault:
                 setattr(thing, name, wrong)
             assert declared.__name__ in str(fault.value) or member.name in str(fault.value)

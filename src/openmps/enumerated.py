@@ -17,7 +17,8 @@ _Flags = TypeVar("_Flags", bound=IntFlag)
 
 def _is_of_others(kind: type[Enum], value: object) -> bool:
     """Whether a value is a truth value or of another enumeration: as numbers they are equal to members."""
-    return isinstance(value, bool) or (isinstance(value, Enum) and not isinstance(value, kind))
+    is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"  # NumPy has its own
+    return is_truth or (isinstance(value, Enum) and not isinstance(value, kind))
 
 
 def member(who: str, argument: str, kind: type[_Member], value: object, rule: str | None = None) -> _Member:

@@ -68,7 +68,7 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
                 unknown = () if takes_any else [name for name in named if name not in parameters]
                 fault = no_argument(self, unknown[0], list(parameters)[1:]) if unknown else None
                 if fault is None and chosen is None:
-                    fault = _misfit(self, [*parameters.values()][1:], len(arguments), named)
+                    fault = _misfit(self, [*parameters.values()][1:], len(arguments), named, {*map(len, forms)})
                 if fault is None:
                     raise
                 raise fault from None
@@ -157,15 +157,19 @@ def no_argument(thing: object, name: str, names: list[str]) -> MPSTypeError:
 
 
 def _misfit(
-    thing: object, parameters: Sequence[inspect.Parameter], places: int, named: Mapping[str, object]
+    thing: object, parameters: Sequence[inspect.Parameter], places: int, named: Mapping[str, object], forms: set[int]
 ) -> MPSTypeError | None:
-    """The error of a call with too few arguments, too many by place, or one given twice; None of one that fits."""
+    """The error of a call with too few arguments, too many by place, or one given twice; None of one that fits.
+
+    ``forms`` are the numbers of arguments that selectors have.
+    """
     who, remedy = _kind(thing).__name__, f"The arguments are {', '.join(each.name for each in parameters)}"
     by_place = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return None
     if places > len(by_place):
-        return MPSTypeError(who, "arguments by place", f"must be at most {len(by_place)}", places, remedy)
+        others = "".join(f", or {count} in the order of a selector" for count in sorted(forms - {len(by_place)}))
+        return MPSTypeError(who, "arguments by place", f"must be at most {len(by_place)}{others}", places, remedy)
     given = {*by_place[:places], *named}
     if twice := set(by_place[:places]) & named.keys():
         return _twice(thing, twice)

@@ -242,6 +242,21 @@ def test_a_neuron_within_a_convolution_is_held_against_one_apart(
     assert len(verdict.layers) == 2, "each result is judged once"
 
 
+def test_a_device_that_goes_on_or_ends_before_is_not_explained() -> None:
+    """Every image may be what it should be, and the networks come to others."""
+    given = np.random.default_rng(4).normal(size=(2, 6, 6, 3)).astype(np.float32)
+    here = _of_two_convolutions()
+    trace = here.trace([given])
+    kinds = mps.debug.TracedKind.SOURCE, mps.debug.TracedKind.IMAGE
+    images = [mps.debug.CapturedImage(each.label, FLOAT32, each.array) for kind in kinds for each in trace.of(kind)]
+    more = mps.debug.CapturedImage("relu2", FLOAT32, np.maximum(images[-1].array, 0.0))
+    for shown, end in ((images[:-1], "conv2"), ([*images, more], "relu2"), (images, None)):
+        verdict = mps.debug.compare_capture(here, mps.debug.Capture(tuple(shown), precise_weights=True))
+        assert (verdict.first, verdict.ok) == (None, end is None), verdict
+        assert verdict.unpaired_ends == (() if end is None else (end,))
+        assert ("what comes last was not judged" in str(verdict)) is (end is not None)
+
+
 def test_another_size_departs(right: mps.MPSNNGraph, photo: Array, tmp_path: Path) -> None:
     app = App(pooling=lambda image, size, stride: mps.MPSCNNPoolingMaxNode(image, size, 1))
     verdict = mps.debug.compare_capture(right, mps.debug.load_capture(play(tmp_path / "capture", app, photo)))

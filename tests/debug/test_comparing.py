@@ -57,6 +57,20 @@ def test_the_first_that_departs_is_named() -> None:
     assert "3 values agree" in str(mps.debug.compare(first, first))
 
 
+def test_networks_that_end_apart_do_not_agree() -> None:
+    """What all but the last layer of one gives may be equal: what the networks come to is not."""
+    ones = np.ones((1, 2, 2, 1))
+    whole = _trace(("x", Kind.SOURCE, ones), ("a", Kind.IMAGE, ones), ("b", Kind.IMAGE, 2 * ones))
+    short = _trace(("x", Kind.SOURCE, ones), ("a", Kind.IMAGE, ones))
+    found = mps.debug.compare(whole, short)
+    assert (found.first, found.unpaired_ends, found.ok) == (None, ("b",), False)
+    assert "2 values agree, but what comes last was not compared: b is of one alone" in str(found)
+    assert mps.debug.compare(short, whole).unpaired_ends == ("b",)
+    other = _trace(("y", Kind.IMAGE, np.ones((1, 3, 3, 2))))
+    assert not mps.debug.compare(short, other).ok
+    assert mps.debug.compare(whole, whole).ok
+
+
 @pytest.mark.parametrize(
     ("left", "right", "departs"),
     [

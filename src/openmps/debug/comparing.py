@@ -85,13 +85,15 @@ class Comparison:
     """Two traces side by side; printable as a table. Our addition.
 
     ``rows`` are the values of both, in the order of the first trace; ``only_first`` and ``only_second`` the labels that
-    only one has, ``notes`` those of both traces.
+    only one has, ``notes`` those of both traces. ``unpaired_ends`` are the last images of either that only one has:
+    where there are any, what the networks come to was not compared.
     """
 
     rows: tuple[ComparedValue, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    unpaired_ends: tuple[str, ...] = ()
 
     @property
     def first(self) -> ComparedValue | None:
@@ -100,8 +102,8 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Whether no value departs."""
-        return self.first is None
+        """Whether no value departs, and the last images are among those that were compared."""
+        return self.first is None and not self.unpaired_ends
 
     def row(self, label: str) -> ComparedValue:
         """The row of a label of the first trace."""
@@ -118,7 +120,10 @@ class Comparison:
         lines += map(note_text, self.notes)
         first = self.first
         count = sum(row.departs for row in self.rows)
-        if first is None:
+        if first is None and self.unpaired_ends:
+            ends = " and ".join(self.unpaired_ends)
+            lines.append(f"{len(self.rows)} values agree, but what comes last was not compared: {ends} is of one alone")
+        elif first is None:
             lines.append(f"{len(self.rows)} values agree")
         else:
             looks = f": {first.hint}" if first.hint else ""
@@ -162,7 +167,15 @@ def compare(
     if joined:
         rows = _rows(first, second, partners, tolerance)
     notes = dict.fromkeys((*first.notes, *second.notes, *joined, *_not_finite(first, second, partners)))
-    return Comparison(tuple(rows), _alone(first, partners), _alone(second, set(partners.values())), tuple(notes))
+    there = set(partners.values())
+    ends = (*_unpaired_end(first, partners), *_unpaired_end(second, there))
+    return Comparison(tuple(rows), _alone(first, partners), _alone(second, there), tuple(notes), ends)
+
+
+def _unpaired_end(trace: Trace, there: Container[str]) -> list[str]:
+    """The label of the last image, if it has no partner."""
+    last = [each.label for each in trace.of(TracedKind.IMAGE)][-1:]
+    return [label for label in last if label not in there]
 
 
 def _rows(first: Trace, second: Trace, partners: Mapping[str, str], tolerance: float | None) -> list[ComparedValue]:

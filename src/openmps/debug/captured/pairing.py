@@ -38,6 +38,11 @@ class Paired(NamedTuple):
             *([f"not in the capture: {', '.join(missing)}"] if missing else []),
         ]
 
+    def unpaired_ends(self) -> list[str]:
+        """The last filter without an image, and the last image without a filter."""
+        mine = [label for label in self.labels[-1:] if label not in self.results]
+        return [*mine, *(each.label for each in self.images[-1:] if self._is_alone(each))]
+
     def alternatives(self, label: str) -> list[tuple[str, CapturedImage]]:
         """What else a result may belong to, as filters and their images.
 

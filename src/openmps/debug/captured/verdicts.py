@@ -93,12 +93,15 @@ class CaptureVerdict:
     """What a capture says of a network, layer by layer; printable as a table. Our addition.
 
     Each layer runs from the device's own images, so that none is blamed for another. ``sources`` are the source images
-    beside those that the network should have been given, where these are known.
+    beside those that the network should have been given, where these are known. ``unpaired_ends`` are the last result
+    of the network and the last image of the capture, as far as the other one has nothing like it: where there are any,
+    what the network comes to was not judged.
     """
 
     sources: tuple[JudgedLayer, ...]
     layers: tuple[JudgedLayer, ...]
     notes: tuple[str, ...] = ()
+    unpaired_ends: tuple[str, ...] = ()
 
     @property
     def first(self) -> JudgedLayer | None:
@@ -107,8 +110,8 @@ class CaptureVerdict:
 
     @property
     def ok(self) -> bool:
-        """Whether rounding explains all."""
-        return self.first is None
+        """Whether rounding explains all, and the last images are among those that were judged."""
+        return self.first is None and not self.unpaired_ends
 
     def __str__(self) -> str:
         rows = (*self.sources, *self.layers)
@@ -117,6 +120,8 @@ class CaptureVerdict:
         if first is None:
             formats = ", ".join(sorted({each.channel_format.name.lower() for each in self.layers}))
             lines.append(f"explained by rounding: {counted(len(rows), 'image')}, in {formats}")
+            if self.unpaired_ends:
+                lines.append(f"what comes last was not judged: {' and '.join(self.unpaired_ends)} is of one alone")
             return "\n".join(lines)
         looks = "; or ".join(first.mistakes) or "none of the usual mistakes gives these numbers"
         lines.append(f"the first true difference: {first.label}: {looks}; {departing} of {len(rows)} depart")
@@ -194,7 +199,7 @@ class _Judge:
         notes = [*([f"the device: {self._capture.about}"] if self._capture.about else []), *self._pairs.notes()]
         if source_images is None:
             notes.append("the capture's own source images are taken; with images, compare looks at these, too")
-        return CaptureVerdict(tuple(sources), tuple(layers), tuple(notes))
+        return CaptureVerdict(tuple(sources), tuple(layers), tuple(notes), tuple(self._pairs.unpaired_ends()))
 
     def _tensor(self, image: CapturedImage) -> Tensor:
         return torch.from_numpy(image.numbers).permute(0, 3, 1, 2).to(self._graph.device.torch_device)
