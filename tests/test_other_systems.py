@@ -15,8 +15,10 @@ from openmps.training.json_lines import JsonLines
 
 ROOT = Path(__file__).resolve().parents[1]
 WITHOUT = """
-import os, signal, sys, sysconfig, zoneinfo
+import contextlib, os, signal, sys, sysconfig, zoneinfo
 import numpy, torch  # which ask for what their builds have
+with contextlib.suppress(ImportError):
+    import psutil  # likewise, where an extra has brought it
 
 for name in ("fork", "forkpty", "register_at_fork", "sched_getaffinity", "sched_setaffinity", "getuid", "geteuid"):
     delattr(os, name)
