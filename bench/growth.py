@@ -1,15 +1,18 @@
-"""How the cost of a training step grows: with the batch, the image's side, the channels, the length of the graph.
+"""How the cost of a training step grows: with the batch, the image's side, the channels, the length of the graph, and
+on the CPU with the number of threads.
 
 Work: a chain of 3x3 convolutions with ReLU, the mean of all pixels, a fully connected layer, softmax cross-entropy and
-gradient descent with momentum; one of the four is changed, the others stay. By turns in one process beside eager
+gradient descent with momentum; one of the five is changed, the others stay. By turns in one process beside eager
 PyTorch.
 
-Usage: python -m bench.growth [--device cpu|cuda] [--turns N] [--threads N] [--clock wall|cpu] [--no-record]
+Usage: python -m bench.growth [--device cpu|cuda] [--along NAME ...] [--turns N] [--threads N] [--clock wall|cpu]
+       [--no-record]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,6 +44,7 @@ POINTS: dict[str, tuple[int, ...]] = {
     "side": (8, 16, 32, 64, 128),
     "channels": (4, 16, 64, 128),
     "length": (1, 2, 4, 8, 16, 32),
+    "threads": (1, 2, 4, 8, 16, 32),
 }
 
 
@@ -119,16 +123,25 @@ def eager(chain: Chain, device: str) -> Any:
     return step
 
 
+def points(along: str, device: str) -> tuple[int, ...]:
+    """Values that this machine can measure: threads are those of the CPU, at most one for each of its cores."""
+    if along != "threads":
+        return POINTS[along]
+    return tuple(at for at in POINTS[along] if at <= (os.cpu_count() or 1)) if device == "cpu" else ()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, 9)
+    parser.add_argument("--along", nargs="+", choices=sorted(POINTS), default=list(POINTS), metavar="NAME")
     options = parser.parse_args(arguments)
     exactly(options.threads)
-    device = mps.mtl_device(options.device)
-    for along, values in POINTS.items():
-        for at in values:
-            chain = replace(Chain(), **{along: at})
+    device, threads = mps.mtl_device(options.device), torch.get_num_threads()
+    for along in options.along:
+        for at in points(along, options.device):
+            torch.set_num_threads(at if along == "threads" else threads)
+            chain = Chain() if along == "threads" else replace(Chain(), **{along: at})
             turns = {OURS: ours(chain, device), "torch eager": eager(chain, options.device)}
             row = compared(by_turns(turns, options.turns, clock=options.clock))
             print(f"{along:10} {at:5}  {row['contenders'][OURS]['median_ms']:9.4g} ms {row['ratio']:6.2f}", flush=True)

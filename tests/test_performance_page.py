@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -135,3 +136,16 @@ def test_growth_measures_the_same_network() -> None:
     for step in (growth.ours(chain, mtl_device("cpu")), growth.eager(chain, "cpu")):
         step()
         step()
+
+
+def test_growth_sets_the_threads_of_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[dict[str, object]] = []
+    monkeypatch.setattr(growth, "record", lambda name, device, row: found.append(row))
+    monkeypatch.setattr(growth.os, "cpu_count", lambda: 2)
+    before = torch.get_num_threads()
+    try:
+        growth.main(["--along", "threads", "--turns", "1"])
+    finally:
+        torch.set_num_threads(before)
+    assert [(row["along"], row["at"], row["threads"]) for row in found] == [("threads", 1, 1), ("threads", 2, 2)]
+    assert growth.points("threads", "cuda") == ()
