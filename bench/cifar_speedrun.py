@@ -2,7 +2,8 @@
 
 Images are noise, and lie on the device; each step makes its batch there: chosen, mirrored in every second epoch, moved
 by up to two pixels, normalized. Half precision on a GPU, float32 on the CPU; gradient descent with Nesterov's momentum,
-rates by the step. A turn is ``--steps`` steps, from the first batch to the last update.
+rates by the step. A turn is ``--steps`` steps, from the first batch to the last update. What augmentation costs is told
+by the same steps over batches that are chosen and normalized alone.
 
 Usage: python -m bench.cifar_speedrun [--device cpu|cuda] [--steps N] [--batch N] [--widths A,B,C] [--images N]
        [--turns N]
@@ -11,6 +12,7 @@ Usage: python -m bench.cifar_speedrun [--device cpu|cuda] [--steps N] [--batch N
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,17 +23,20 @@ from torch.nn import functional
 from bench.harness import OURS, Contender, Turn, add_options, by_processes, compared, record, show
 
 _MEAN, _DEVIATION = 0.45, 0.25
+_PLAIN = "openmps, without flips and shifts"
 
 
-def ours(device: str, batch: int, widths: Sequence[int], images: int) -> Turn:
-    """The example."""
+def ours(device: str, batch: int, widths: Sequence[int], images: int, augments: bool = True) -> Turn:
+    """The example; batches that are not augmented are normalized all the same."""
     import cifar_speedrun as example
     import openmps as mps
 
     place, data = mps.mtl_device(device), example.synthetic(images).training
     form = example.FLOAT32 if device == "cpu" else example.FLOAT16
     network = example.Speedrun(place, data, widths, _MEAN, _DEVIATION)
-    batches = example.Batches(place, data, batch, _MEAN, _DEVIATION, form)
+    batches = example.Batches(place, data, batch, _MEAN, _DEVIATION, form, flips=augments)
+    if not augments:
+        batches.augmentation.crop = 0
     graph = network.training_graph(form)
     return Turn(lambda count: example.train(network, batches, graph, count))
 
@@ -126,6 +131,11 @@ def torch_peer(device: str, batch: int, widths: Sequence[int], images: int, comp
     return Turn(Peer(device, batch, widths, images, compiles=compiles).run)
 
 
+def _ratio(these: Sequence[float], those: Sequence[float]) -> float:
+    """The median, turn by turn."""
+    return statistics.median(this / that for this, that in zip(these, those, strict=True))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -139,12 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     what = {"device": given.device, "batch": given.batch, "widths": widths, "images": given.images}
     contenders = [
         Contender(OURS, "bench.cifar_speedrun", "ours", what),
+        Contender(_PLAIN, "bench.cifar_speedrun", "ours", {**what, "augments": False}),
         *(
             Contender(name, "bench.cifar_speedrun", "torch_peer", {**what, "compiles": compiles})
             for name, compiles in (("torch", False), ("torch, compiled", True))
         ),
     ]
     found = by_processes(contenders, given.turns, given.steps, threads=given.threads, clock=given.clock)
+    plain = found.pop(_PLAIN)
+    cost = _ratio(found[OURS]["turns"], plain.pop("turns"))
     row = {
         "work": "cifar-speedrun",
         **what,
@@ -152,8 +165,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "threads": given.threads,
         "clock": given.clock,
         **compared(found),
+        "plain": plain,
+        "augmented_over_plain": cost,
     }
     show(f"{given.steps} steps of {given.batch} images, milliseconds a step", row)
+    print(f"  {_PLAIN}: {plain['median_ms']:.4g} ms; with them {cost:.3f} times as long")
     if not given.no_record:
         record("cifar_speedrun", given.device, row)
 
