@@ -340,14 +340,15 @@ def test_a_residual_network_learns_as_well(
     dtype = np.float16 if channel_format is FLOAT16 else np.float32
     pixels, classes = (digits.images[..., None] / 16).astype(dtype), digits.target
     rates = [_rate(pixels, classes, Bench.on(device), channel_format, switch=switch) for switch in (True, False)]
-    assert min(rates) > 0.85
-    assert abs(rates[0] - rates[1]) < 0.03
+    # Of those that training has not seen alone, 300 by other hands, seeds differ by 0.03; of all by 0.006.
+    assert min(rates) > 0.95
+    assert abs(rates[0] - rates[1]) < 0.015
 
 
 def _rate(
     pixels: np.ndarray, classes: np.ndarray, bench: Bench, channel_format: Format, *, switch: bool, batch: int = 75
 ) -> float:
-    """The share of images classified rightly that training has not seen."""
+    """The share of all images classified rightly, five of six of which training has seen."""
     shape = NetworkShape(8, 8, 1, 10, "small")
     network = Network.create(shape, seed=1, optimizer=lambda device: mps.MPSNNOptimizerAdam(device, RATE))
     graph = network.training_graph(bench.device, channel_format, loss_weight=1 / batch, dropout_seed=1)
@@ -367,6 +368,6 @@ def _rate(
             finish(command_buffer)
     tested = Network.from_arrays(shape, network.arrays()).inference_graph(bench.device, channel_format)
     command_buffer = bench.command_buffer()
-    found: Any = tested.encode_batch(command_buffer, [mps.MPSImageBatch.from_numpy(bench.device, pixels[seen:])])
+    found: Any = tested.encode_batch(command_buffer, [mps.MPSImageBatch.from_numpy(bench.device, pixels)])
     finish(command_buffer)
-    return float((found.numpy().reshape(len(pixels) - seen, 10).argmax(1) == classes[seen:]).mean())
+    return float((found.numpy().reshape(len(pixels), 10).argmax(1) == classes).mean())

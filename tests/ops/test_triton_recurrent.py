@@ -57,4 +57,5 @@ def test_equals_the_loop(
     assert triton.runs_on(place)
     found = run(*(None if each is None else each.float().to(place) for each in given))
     for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine.cpu().double(), theirs, rtol=0.0, atol=3e-6)
+        # What is kept of gates are sums before their activations, of which float32 rounds the larger ones more.
+        torch.testing.assert_close(mine.cpu().double(), theirs, rtol=1e-6, atol=3e-6)
