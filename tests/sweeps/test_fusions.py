@@ -227,12 +227,18 @@ def _ended(it: Layers) -> Any:
     return it.relu(it.sum(it.normalized(it.convolution(it.image)), it.normalized(it.convolution(it.image, 1))))
 
 
+def _followed(it: Layers) -> tuple[Any, Any]:
+    end = it.block(it.image)
+    return end, it.relu(it.convolution(end, 1))
+
+
 EXAMPLES: dict[str, Example] = {
     "convolution with GeLU": Example(lambda it: it.gelu(it.convolution(it.image)), Place.TRITON),
     "convolution end": Example(lambda it: it.block(it.image)),
     "packed convolution": Example(lambda it: it.convolution(it.image)),
     "joined biases": Example(lambda it: it.sum(it.convolution(it.image), it.convolution(it.image))),
     "projected end": Example(_ended, Place.TRITON, channel_format=FLOAT16),
+    "followed end": Example(lambda it: it.sum(*_followed(it)), Place.TRITON, channel_format=FLOAT16),
     "stored normalization": Example(lambda it: it.normalized(it.image)),
     "preactivation": Example(lambda it: it.convolution(it.relu(it.normalized(it.image)), 1)),
     "growing concatenation": Example(_grown),

@@ -16,6 +16,7 @@ from openmps.ops.convolution.convolution import (
 )
 from openmps.ops.convolution.convolution_half import ConvolutionHalf, ConvolutionTransposeHalf
 from openmps.ops.convolution.convolution_transpose import ConvolutionTranspose, ConvolutionTransposeGradient
+from openmps.ops.convolution.followed_end import FollowedEnd
 from openmps.ops.convolution.fused_convolution import FusedConvolution, PooledConvolution
 from openmps.ops.convolution.preactivated_convolution import PreactivatedConvolution
 from openmps.ops.convolution.projected_convolution import ProjectedConvolution
@@ -112,6 +113,13 @@ def _projected(
     return sum(_fused(FusedConvolution(how), [image], results, wanted) for how, image in both)
 
 
+def _followed(op: FollowedEnd, operands: Sequence[Any], results: Sequence[Any], wanted: tuple[bool, ...]) -> int:
+    """All two or three convolutions."""
+    y, z = results
+    sources = (op.end, operands[0], y), (op.projection, operands[2], y), (op.following, y, z)
+    return sum(_fused(FusedConvolution(how), [x], [made], wanted) for how, x, made in sources if how is not None)
+
+
 def _gram(op: Op, operands: Sequence[Any], results: Sequence[Any], wanted: tuple[bool, ...]) -> int:
     x = operands[-1]
     return 2 * x.numel() * x.shape[1]
@@ -131,6 +139,7 @@ _COUNTERS: dict[type[Op], Counter] = {
     PreactivatedConvolution: _fused,
     PooledConvolution: _fused,
     ProjectedConvolution: _projected,
+    FollowedEnd: _followed,
     ConvolutionTranspose: _spread,
     ConvolutionTransposeHalf: _spread,
     ConvolutionGradient: _multiplied_back,

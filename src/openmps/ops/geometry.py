@@ -255,6 +255,11 @@ class Window:
         """Whether the region read is the source itself."""
         return self.region == self.source and (self.x.first, self.y.first) == (0, 0)
 
+    @property
+    def is_pixelwise(self) -> bool:
+        """Whether each pixel of the result reads the source's pixel in its place, and no other."""
+        return self.is_whole and self.size == self.stride == (1, 1)
+
 
 def meet(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors may have memory in common: storages over one array may begin at different bytes."""

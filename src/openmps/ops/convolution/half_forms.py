@@ -6,6 +6,7 @@ And what a library's kernel is given for a network's first layer.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,7 @@ from openmps.ops.geometry import Window
 from openmps.types import MPSImageEdgeMode
 
 if TYPE_CHECKING:
+    from openmps.ops.triton.convolution import followed_end as ends
     from openmps.ops.triton.convolution.half_convolution import Addend, Tile
 
 _FEW_PIXELS = 1 << 12
@@ -31,6 +33,13 @@ _MANY_RUNS = 16
 _MOST_TAPS = 31
 """Of a row or column, a bit each."""
 _MOST_NUMBERS = 1 << 31
+_MANY_PIXELS = 1 << 16
+"""Of all images, from which a launch for both convolutions at the end of a block is faster than one for each."""
+_FOLLOWED_ENDS = {(64, 0, 256, 64), (64, 64, 256, 64), (64, 0, 256, 128)}
+"""Channels of a block's image, of the one that is projected, of the result, and of what follows, of such launches."""
+_FOLLOWED_PIXELS, _FOLLOWED_STAGES, _FOLLOWED_PROGRAMS = 64, 3, 132
+_ROOM = 227 << 10
+"""Bytes of memory for the weights and three stages of such a program, as an H100 has."""
 _FIRST_LAYER = (64, 7, 7, 3), (2, 2)
 """Weights and stride that cuDNN has a kernel of four channels for. It brings images to those by two passes of its own,
 which take three times as long as one of Triton."""
@@ -79,6 +88,35 @@ def tile_for(x: Tensor, weights: Tensor, window: Window, addend: Addend | None) 
     tiles = math.ceil(pixels / _PIXELS) * math.ceil(outputs / channels)
     is_shared = runs * math.prod(taps) >= _MANY_RUNS and addend is None and has_room(tiles)
     return Tile(_PIXELS, channels, terms, max(1, _PROGRAMS // tiles) if is_shared else 1)
+
+
+def followed_end(
+    x: Tensor, end: ends.Layer, residual: Tensor, projection: Tensor | None, following: ends.Layer
+) -> tuple[Tensor, Tensor] | None:
+    """The end of a block and the convolution behind it, both of single pixels; None where two launches are faster.
+
+    Images are channels-last without gaps. The residual is as large as ``x``, and projected where there are weights.
+    """
+    weights, after = end.weights, following.weights
+    channels = weights.shape[3], 0 if projection is None else projection.shape[3], len(weights), len(after)
+    given = [weights, after] if projection is None else [weights, after, projection]
+    is_plain = all(each.dtype == torch.float16 and each.is_contiguous() for each in given)
+    is_alike = residual.shape == (len(x), channels[1] or channels[2], *x.shape[2:]) and residual.dtype == x.dtype
+    if channels not in _FOLLOWED_ENDS or not is_plain or not is_alike or x.dtype != torch.float16:
+        return None
+    pixels = x.numel() // channels[0]
+    if not _MANY_PIXELS <= pixels < _MOST_NUMBERS // channels[2] or not _is_roomy(x.device):
+        return None
+    from openmps.ops.triton.convolution import followed_end as fast
+
+    tile = fast.Tile(_FOLLOWED_PIXELS, 4, _FOLLOWED_STAGES, _FOLLOWED_PROGRAMS)
+    return fast.followed_end(x, end, residual, projection, following, tile)
+
+
+@cache
+def _is_roomy(device: torch.device) -> bool:
+    """Whether a multiprocessor has memory for the weights of a followed end and its stages."""
+    return device.type == "cuda" and torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= _ROOM
 
 
 def for_first_layer(image: Tensor, weights: Tensor, stride: tuple[int, int]) -> tuple[Tensor, Tensor]:

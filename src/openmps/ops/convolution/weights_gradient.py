@@ -53,7 +53,7 @@ def weights_gradient_in_place(
     pitches = pitch_of(gradient), pitch_of(x)
     if pitches[0] is None or pitches[1] is None:
         return None
-    if window.is_whole and window.size == window.stride == (1, 1) and x.is_cuda:
+    if window.is_pixelwise and x.is_cuda:
         return wide_product(_pixels(gradient, pitches[0]).t(), _pixels(x, pitches[1])).view(-1, 1, 1, x.shape[1])
     if not runs_in_triton(gradient, x, window, edge_mode):
         return None

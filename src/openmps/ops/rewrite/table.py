@@ -10,6 +10,7 @@ import math
 
 from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient, FullyConnected
 from openmps.ops.convolution.fused_convolution import GATES, FusedConvolution
+from openmps.ops.convolution.projected_convolution import ProjectedConvolution
 from openmps.ops.elements import Load
 from openmps.ops.layout.concatenation import Concatenate
 from openmps.ops.normalization.batch_normalization import Normalize
@@ -26,6 +27,7 @@ from openmps.ops.rewrite.rule import Place, Rule, Term
 from openmps.ops.rewrite.rules import (
     concatenation,
     convolution,
+    followed_end,
     layer_end,
     normalization,
     pooled_convolution,
@@ -65,6 +67,7 @@ SUM_GRADIENT = Term(Kind.REDUCTION, (CombinationGradient,), {"operation": {Arith
 CONVOLUTION = Term(Kind.CONTRACTION, (Convolution,), besides=_MEMORY)
 PIXELWISE = Term(Kind.CONTRACTION, (Convolution,), {"groups": {1}})
 FUSED_CONVOLUTION = Term(Kind.CONTRACTION, (FusedConvolution,))
+ADDING_CONVOLUTION = Term(Kind.CONTRACTION, (FusedConvolution, ProjectedConvolution))
 FULLY_CONNECTED = Term(Kind.CONTRACTION, (FullyConnected,))
 CONVOLUTION_GRADIENT = Term(Kind.CONTRACTION_GRADIENT, (ConvolutionGradient,))
 PLAIN_END = Term(Kind.WINDOW, (LayerEnd,), {"rectifies": {False}, "mask": {None}})
@@ -125,6 +128,16 @@ RULES: tuple[Rule, ...] = (
         f"the first, of single pixels inside its image, has no activation, and the second adds its result; {_ALONE}",
         convolution.projected,
         "a `ProjectedConvolution`",
+        "the first, then the second",
+        _TRITON,
+        in_training=False,
+    ),
+    Rule(
+        "followed end",
+        ((ADDING_CONVOLUTION, FUSED_CONVOLUTION),),
+        "the first adds an image, the second has nothing to add; both and a projection of single pixels, one group",
+        followed_end.followed,
+        "a `FollowedEnd`, with the results of both",
         "the first, then the second",
         _TRITON,
         in_training=False,

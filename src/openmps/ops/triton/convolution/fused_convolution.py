@@ -195,7 +195,7 @@ def contraction(
     pixels = y.shape[0] * y.shape[2] * y.shape[3]
     if pixels:
         by = blocks or _blocks_for(pixels, outputs, is_half=x.dtype == torch.float16)
-        is_plain = window.is_whole and window.size == window.stride == (1, 1)
+        is_plain = window.is_pixelwise
         _contraction[(cdiv(pixels, by.pixels), cdiv(outputs, by.channels))](
             x, weights, _or(biases, y), _or(residual, y), y, pixels, outputs, inputs, *window.source, *window.result,
             *_places(window), taps_x, taps_y * taps_x, slope, limit, biases is not None, residual is not None, clamps,

@@ -174,7 +174,7 @@ def half_convolution(
     """
     outputs, taps_y, taps_x, inputs = weights.shape
     y = empty_image(x, outputs, window.result)
-    is_plain = _is_plain(window) and (addend is None or _is_plain(addend.window))
+    is_plain = window.is_pixelwise and (addend is None or addend.window.is_pixelwise)
     images, (height, width) = (1, (y.numel() // outputs, 1)) if is_plain else (len(x), window.result)
     columns = min(tile.pixels, next_power_of_2(width))
     rows = tile.pixels // columns
@@ -198,10 +198,6 @@ def half_convolution(
         **overlapping,
     )  # fmt: skip
     return y
-
-
-def _is_plain(window: Window) -> bool:
-    return window.is_whole and window.size == window.stride == (1, 1)
 
 
 def _places(window: Window) -> tuple[int, ...]:
