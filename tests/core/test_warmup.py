@@ -111,6 +111,21 @@ def test_what_is_launched_meanwhile_is_compiled_once_for_all_that_it_serves() ->
     assert kernel.launches == [((5,), x, 32, 7, 1)]
 
 
+def test_described_tensors_are_compiled_for_their_blocks() -> None:
+    """Those of one type and one shape of blocks share a kernel, which holds no memory."""
+    kernel, x = _Kernel(), torch.zeros(8)
+    kernel.params, asked = kernel.params[:1], list[Any]()
+    kernel.warmup = lambda described, **_: asked.append(described) or kernel  # pyright: ignore[reportAttributeAccessIssue]
+    with Compiling(CPU) as compiling:
+        for base, block in ((x, [4, 8]), (torch.ones(16), [4, 8]), (x, [8, 8]), (x.half(), [4, 8])):
+            Launched(kernel)[(1,)](SimpleNamespace(base=base, block_shape=block))
+    assert compiling.asked == len(asked) == 3
+    assert {(each.base.dtype, *each.block_shape) for each in asked} == {
+        (torch.float32, 4, 8), (torch.float32, 8, 8), (torch.float16, 4, 8),
+    }  # fmt: skip
+    assert not any(isinstance(each.base, torch.Tensor) for each in asked)
+
+
 def test_what_cannot_be_compiled_says_so_when_it_is_launched() -> None:
     kernel = _Kernel()
     kernel.params = kernel.params[:1]

@@ -45,7 +45,7 @@ def _steps(
 
 
 @pytest.mark.parametrize("stores", [False, True])
-@pytest.mark.parametrize("projection", [None, PROJECTION])
+@pytest.mark.parametrize("projection", [None, PROJECTION, OF_LARGER])
 def test_an_end_takes_in_what_follows(projection: Fused | None, stores: bool) -> None:
     """And gives its own result, too, for whoever adds it later."""
     end = FusedConvolution(END) if projection is None else ProjectedConvolution(END, projection)
@@ -62,14 +62,14 @@ def test_an_end_takes_in_what_follows(projection: Fused | None, stores: bool) ->
         (FusedConvolution(LARGER), (X, W, R), END, ()),
         (FusedConvolution(GROUPED), (X, W, R), END, ()),
         (FusedConvolution(END), (X, W, -1, OF_R), END, ()),
-        (ProjectedConvolution(END, OF_LARGER), (X, W, R, OF_R), END, ()),
+        (ProjectedConvolution(LARGER, PROJECTION), (X, W, R, OF_R), END, ()),
         (FusedConvolution(END), (X, W, R), LARGER, ()),
         (FusedConvolution(END), (X, W, R), STEPPED, ()),
         (FusedConvolution(END), (X, W, R), GROUPED, ()),
         (FusedConvolution(END), (X, W, R), END, (R,)),
     ],
     ids=[
-        "nothing to add", "larger windows", "groups", "a constant of a neuron", "a projection of a larger image",
+        "nothing to add", "larger windows", "groups", "a constant of a neuron", "larger windows beside a projection",
         "larger windows behind it", "pixels left out behind it", "groups behind it", "an image to add behind it",
     ],
 )  # fmt: skip

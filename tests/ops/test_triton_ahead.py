@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,16 @@ from openmps.ops.triton.ahead import Launched
 
 FLAT = torch.zeros(64)
 BYTES = torch.zeros(64, dtype=torch.uint8)
+
+
+@dataclass
+class Described:
+    """Stands for a descriptor of Triton's."""
+
+    base: torch.Tensor
+    block_shape: list[int]
+
+
 LAUNCHES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     # What launches come one after another, and which of them are compiled for others.
     ("anew", (FLAT, 5, 0.5, (FLAT, 2)), {}),
@@ -30,6 +41,10 @@ LAUNCHES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("anew", (FLAT, 5, 0.5, (FLAT, 2)), {"num_warps": 8}),
     ("kept", (FLAT, 5, 0.5, (FLAT, 2)), {"num_warps": 8}),
     ("kept", (FLAT, 5, 0.5, (FLAT, 2)), {}),
+    ("anew", (Described(FLAT, [4, 8]),), {}),
+    ("kept", (Described(torch.ones(64), [4, 8]),), {}),
+    ("anew", (Described(FLAT, [8, 8]),), {}),
+    ("anew", (Described(BYTES, [4, 8]),), {}),
 ]
 
 

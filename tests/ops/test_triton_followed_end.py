@@ -5,6 +5,7 @@ Triton's interpreter.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -24,6 +25,7 @@ SIDES = 7, 5
 WINDOW = Window(y=Axis(SIDES[0], SIDES[0], 1), x=Axis(SIDES[1], SIDES[1], 1))
 END = Fused(WINDOW, MPSImageEdgeMode.ZERO, 1, False, RELU)
 PROJECTION = replace(END, activation=None)
+STEPPED = replace(PROJECTION, window=Window(y=Axis(2 * SIDES[0], SIDES[0], 1, 2), x=Axis(2 * SIDES[1], SIDES[1], 1, 2)))
 
 
 def _numbers(shape: tuple[int, ...], place: torch.device, scale: float = 1.0) -> Tensor:
@@ -49,6 +51,8 @@ class Case(NamedTuple):
     following: int
     rectifiers: tuple[str, str] = ("RELU", "RELU")
     has_biases: tuple[bool, bool] = (True, True)
+    channels: int = 0
+    """Of the end at a time, where programs read weights as they need them; else they keep them."""
 
 
 CASES = {
@@ -58,6 +62,9 @@ CASES = {
     "no biases": Case(1, 16, 0, 32, 16, ("NONE", "RELU_N"), (False, False)),
     "biases of the end": Case(1, 16, 16, 32, 16, ("RELU_N", "LEAKY"), (True, False)),
     "biases behind it": Case(1, 16, 0, 32, 16, ("RELU", "RELU"), (False, True)),
+    "weights as they are needed": Case(2, 16, 0, 64, 16, channels=16),
+    "a neuron of those": Case(1, 32, 0, 64, 32, ("LEAKY", "NONE"), channels=32),
+    "none of their biases": Case(1, 16, 0, 32, 16, ("NONE", "RELU_N"), (False, False), channels=16),
 }
 
 
@@ -84,7 +91,8 @@ def test_one_launch_equals_the_convolutions(case: Case, place: torch.device) -> 
         Layer(w, b, (name, 0.25 if name == "LEAKY" else 0.0, 1.5))
         for w, b, name in zip((weights, after), biases, case.rectifiers, strict=True)
     )
-    y, z = followed_end(x, end, residual, projection, following, Tile(16, 4, 3, 2))
+    tile = Tile(16, case.channels or case.outputs, 4, 3, 0 if case.channels else 2)
+    y, z = followed_end(x, end, residual, projection, following, tile)
     added = (
         residual.double() if projection is None else convolution(residual.double(), projection.double(), None, WINDOW)
     )
@@ -108,13 +116,16 @@ class Operands(NamedTuple):
     behind: Prepared
 
     @classmethod
-    def on(cls, place: torch.device, *, projects: bool = False, biases_of_residual: bool = False) -> Operands:
+    def on(
+        cls, place: torch.device, *, inputs_of_residual: int = 0, biases_of_residual: bool = False, step: int = 1
+    ) -> Operands:
         biases = _numbers((32,), place).float()
-        of_residual = Prepared(_weights(32, 16, place), biases if biases_of_residual else None, None)
+        projects, sides = inputs_of_residual > 0, [side * step for side in SIDES]
+        of_residual = Prepared(_weights(32, inputs_of_residual, place), biases if biases_of_residual else None, None)
         return cls(
             _image(2, 16, place),
             Prepared(_weights(32, 16, place), biases, biases.half()),
-            _image(2, 16 if projects else 32, place),
+            _numbers((2, *sides, inputs_of_residual or 32), place).permute(0, 3, 1, 2),
             of_residual if projects else None,
             Prepared(_weights(16, 32, place), biases[:16], biases[:16].half()),
         )
@@ -132,46 +143,70 @@ class Operands(NamedTuple):
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch, place: torch.device) -> list[bool]:
-    """Whether each followed end that was asked for became one launch, where small ones may."""
-    made, form = list[bool](), half_forms.followed_end
+def launches(monkeypatch: pytest.MonkeyPatch, place: torch.device) -> list[tuple[bool, bool]]:
+    """Of each time that a launch was asked for: whether with a projection, and whether there is one; small ones may."""
+    made, tiles = list[tuple[bool, bool]](), half_forms.followed_tile
 
-    def watched(*given: object) -> object:
-        made.append((found := form(*given)) is not None)  # pyright: ignore[reportArgumentType]
+    def watched(x: Tensor, weights: Tensor, projection: Tensor | None, after: Tensor) -> object:
+        made.append((projection is not None, (found := tiles(x, weights, projection, after)) is not None))
         return found
 
-    monkeypatch.setattr(half_forms, "followed_end", watched)
-    monkeypatch.setattr(half_forms, "_FOLLOWED_ENDS", {(16, 0, 32, 16), (16, 16, 32, 16)})
+    divided = {(16, 0, 32, 16): (16, 16, 4, 2), (16, 16, 32, 16): (16, 32, 4, 3, 2)}
+    monkeypatch.setattr(half_forms, "followed_tile", watched)
+    monkeypatch.setattr(half_forms, "_FOLLOWED_ENDS", divided)
     monkeypatch.setattr(half_forms, "_MANY_PIXELS", 70)
     monkeypatch.setattr(half_forms, "_is_roomy", lambda device: True)
     monkeypatch.setattr(triton, "runs_on", lambda device: True)
     return made
 
 
-@pytest.mark.parametrize("projects", [False, True])
-def test_an_end_and_what_follows_are_one_launch(projects: bool, place: torch.device, launches: list[bool]) -> None:
-    given, op = Operands.on(place, projects=projects), FollowedEnd(END, PROJECTION if projects else None, END, True)
+ENDS = {
+    "an image to add": (Operands.on, FollowedEnd(END, None, END, True), [(False, True)]),
+    "a projection": (
+        partial(Operands.on, inputs_of_residual=16), FollowedEnd(END, PROJECTION, END, True), [(True, True)],
+    ),
+    "a projection with biases": (
+        partial(Operands.on, inputs_of_residual=16, biases_of_residual=True), FollowedEnd(END, PROJECTION, END, True),
+        [(False, True)],
+    ),
+    "a projection of other channels": (
+        partial(Operands.on, inputs_of_residual=24), FollowedEnd(END, PROJECTION, END, True),
+        [(True, False), (False, True)],
+    ),
+    "a projection of a larger image": (
+        partial(Operands.on, inputs_of_residual=16, step=2), FollowedEnd(END, STEPPED, END, True), [(False, True)],
+    ),
+}  # fmt: skip
+"""Operands and operations that are one launch, and which were asked for."""
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_end_and_what_follows_are_one_launch(
+    name: str, place: torch.device, launches: list[tuple[bool, bool]]
+) -> None:
+    make, op, asked = ENDS[name]
+    given = make(place)
     found = given.run(op)
-    assert launches == [True]
+    assert launches == asked
     for each, expected in zip(found, given.one_by_one(op), strict=True):
         torch.testing.assert_close(each.float(), expected.float(), rtol=4e-3, atol=8e-3)
 
 
-def test_what_has_no_such_launch(place: torch.device, launches: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_such_launch(
+    place: torch.device, launches: list[tuple[bool, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each is the convolutions one by one, bit for bit."""
-    plain, projected = FollowedEnd(END, None, END, False), FollowedEnd(END, PROJECTION, END, False)
-    tanh = replace(END, activation=Activation(MPSCNNNeuronType.SIGMOID, 0.0, 0.0))
-    given, both = Operands.on(place), Operands.on(place, projects=True)
-    wide = given._replace(behind=Prepared(_weights(8, 32, place), None, None))
+    plain, none = FollowedEnd(END, None, END, False), [(False, False)]
+    sigmoid = replace(END, activation=Activation(MPSCNNNeuronType.SIGMOID, 0.0, 0.0))
+    given = Operands.on(place)
     cases = {
-        "biases of the projection": (Operands.on(place, projects=True, biases_of_residual=True), projected, []),
-        "a neuron that is no rectifier": (given, FollowedEnd(tanh, None, END, False), []),
-        "other channels": (wide, plain, [False]),
+        "a neuron that is no rectifier": (given, FollowedEnd(sigmoid, None, END, False), []),
+        "other channels": (given._replace(behind=Prepared(_weights(8, 32, place), None, None)), plain, none),
         "weights that lie otherwise": (
-            given._replace(behind=given.behind._replace(weights=_weights(16, 64, place)[..., ::2])), plain, [False],
+            given._replace(behind=given.behind._replace(weights=_weights(16, 64, place)[..., ::2])), plain, none,
         ),
-        "few pixels": (given._replace(x=given.x[:1], residual=given.residual[:1]), plain, [False]),
-        "one image to add to each": (given._replace(residual=given.residual[:1]), plain, [False]),
+        "few pixels": (given._replace(x=given.x[:1], residual=given.residual[:1]), plain, none),
+        "one image to add to each": (given._replace(residual=given.residual[:1]), plain, [(False, True)]),
     }  # fmt: skip
     for name, (operands, op, asked) in cases.items():
         launches.clear()
@@ -180,8 +215,23 @@ def test_what_has_no_such_launch(place: torch.device, launches: list[bool], monk
         assert all(map(torch.equal, found, operands.one_by_one(op))), name
     monkeypatch.setattr(half_forms, "_is_roomy", lambda device: False)
     launches.clear()
-    assert all(map(torch.equal, both.run(projected), both.one_by_one(projected)))
-    assert launches == [False]
+    assert all(map(torch.equal, given.run(plain), given.one_by_one(plain)))
+    assert launches == none
+
+
+@pytest.mark.parametrize("channels", half_forms._FOLLOWED_ENDS, ids=str)
+def test_ends_of_many_pixels_have_one_launch(channels: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose programs have all channels of the end, or some that it is a multiple of."""
+    monkeypatch.setattr(half_forms, "_is_roomy", lambda device: True)
+    inputs, projected, outputs, after = channels
+    sizes = (outputs, 1, 1, inputs), (outputs, 1, 1, projected), (after, 1, 1, outputs)
+    weights, projection, following = (torch.empty(each, dtype=torch.float16, device="meta") for each in sizes)
+    for images, is_one in ((128, True), (1, False), (1 << 15, False)):
+        x = torch.empty((images, inputs, 28, 28), dtype=torch.float16, device="meta")
+        tile = half_forms.followed_tile(x, weights, projection if projected else None, following)
+        assert (tile is not None) == is_one, images
+        if tile is not None:
+            assert tile.channels == outputs if tile.programs else outputs % tile.channels == 0 and not projected
 
 
 def test_what_is_stored_between_is_what_follows_reads(place: torch.device) -> None:

@@ -35,7 +35,7 @@ class FollowedEnd(Op, kind=Kind.CONTRACTION, results=2, half=True):
         """See the class."""
         x, prepared, residual, *projecting, behind = operands
         of_residual: Prepared | None = projecting[0] if projecting else None
-        if triton.runs_on(x.device):
+        if triton.runs_on(x.device) and x.numel():
             found = self._in_one_kernel(x, prepared, residual, of_residual, behind)
             if found is not None:
                 return found
@@ -49,16 +49,42 @@ class FollowedEnd(Op, kind=Kind.CONTRACTION, results=2, half=True):
     def _in_one_kernel(
         self, x: Tensor, prepared: Prepared, residual: Tensor, of_residual: Prepared | None, behind: Prepared
     ) -> tuple[Tensor, Tensor] | None:
-        convolutions = [each for each in (self.end, self.following, self.projection) if each is not None]
-        is_known = all(is_rectifier(how.activation) and how.window.is_pixelwise for how in convolutions)
-        of_x, of_y, of_r = prepared.weights, behind.weights, None if of_residual is None else of_residual.weights
-        if not is_known or (of_residual is not None and of_residual.biases is not None):
+        """The residual is projected there, or before where only the rest has a kernel."""
+        is_known = all(is_rectifier(how.activation) and how.window.is_pixelwise for how in (self.end, self.following))
+        of_x, of_y = prepared.weights, behind.weights
+        if not is_known or not isinstance(of_x, Tensor) or not isinstance(of_y, Tensor):
             return None
-        if not isinstance(of_x, Tensor) or not isinstance(of_y, Tensor) or not isinstance(of_r, Tensor | None):
-            return None
-        from openmps.ops.convolution.half_forms import followed_end
-        from openmps.ops.triton.convolution.followed_end import Layer
+        from openmps.ops.convolution.half_forms import followed_tile
+        from openmps.ops.triton.convolution import followed_end as fast
 
-        x, residual = (regular(each.contiguous(memory_format=torch.channels_last)) for each in (x, residual))
-        end = Layer(of_x, prepared.biases, named(self.end.activation))
-        return followed_end(x, end, residual, of_r, Layer(of_y, behind.biases, named(self.following.activation)))
+        x, projection = regular(x.contiguous(memory_format=torch.channels_last)), self._projection(of_residual)
+        tile = None
+        if of_residual is None or projection is not None:
+            tile = followed_tile(x, of_x, projection, of_y)
+        if tile is None and of_residual is not None and self.projection is not None:
+            projection, tile = None, followed_tile(x, of_x, None, of_y)
+            residual = residual if tile is None else fused_convolution(residual, of_residual, None, self.projection)
+        residual = regular(residual.contiguous(memory_format=torch.channels_last))
+        channels = len(of_x) if projection is None else projection.shape[3]
+        if tile is None or not _is_like(x, channels, residual):
+            return None
+        end = fast.Layer(of_x, prepared.biases, named(self.end.activation))
+        following = fast.Layer(of_y, behind.biases, named(self.following.activation))
+        return fast.followed_end(x, end, residual, projection, following, tile)
+
+    def _projection(self, of_residual: Prepared | None) -> Tensor | None:
+        """The weights that a kernel may project by: those of pixels side by side, without biases."""
+        if of_residual is None or self.projection is None or of_residual.biases is not None:
+            return None
+        is_known = self.projection.activation is None and self.projection.window.is_pixelwise
+        return of_residual.weights if is_known and isinstance(of_residual.weights, Tensor) else None
+
+
+def _is_like(x: Tensor, channels: int, image: Tensor) -> bool:
+    """Whether an image of so many channels has the size and the numbers of another one."""
+    is_large = image.shape == (len(x), channels, *x.shape[2:])
+    return is_large and image.dtype == x.dtype and image.data_ptr() % _ALIGNMENT == 0
+
+
+_ALIGNMENT = 16
+"""Bytes that kernels read at once."""

@@ -35,11 +35,18 @@ _MOST_TAPS = 31
 _MOST_NUMBERS = 1 << 31
 _MANY_PIXELS = 1 << 16
 """Of all images, from which a launch for both convolutions at the end of a block is faster than one for each."""
-_FOLLOWED_ENDS = {(64, 0, 256, 64), (64, 64, 256, 64), (64, 0, 256, 128)}
-"""Channels of a block's image, of the one that is projected, of the result, and of what follows, of such launches."""
-_FOLLOWED_PIXELS, _FOLLOWED_STAGES, _FOLLOWED_PROGRAMS = 64, 3, 132
+_FOLLOWED_ENDS = {
+    (64, 0, 256, 64): (64, 256, 4, 3, 132),
+    (64, 64, 256, 64): (64, 256, 4, 3, 132),
+    (64, 0, 256, 128): (64, 256, 4, 3, 132),
+    (128, 0, 512, 128): (128, 32, 8, 3),
+    (128, 0, 512, 256): (128, 64, 8, 3),
+}
+"""How such a launch divides its work, by the channels of a block's image, of the one that is projected, of the result
+and of what follows: the fastest on an H200."""
 _ROOM = 227 << 10
-"""Bytes of memory for the weights and three stages of such a program, as an H100 has."""
+"""Bytes of memory that the largest of them take of a multiprocessor, as an H100 has."""
+_ALIGNMENT = 16
 _FIRST_LAYER = (64, 7, 7, 3), (2, 2)
 """Weights and stride that cuDNN has a kernel of four channels for. It brings images to those by two passes of its own,
 which take three times as long as one of Triton."""
@@ -90,32 +97,27 @@ def tile_for(x: Tensor, weights: Tensor, window: Window, addend: Addend | None) 
     return Tile(_PIXELS, channels, terms, max(1, _PROGRAMS // tiles) if is_shared else 1)
 
 
-def followed_end(
-    x: Tensor, end: ends.Layer, residual: Tensor, projection: Tensor | None, following: ends.Layer
-) -> tuple[Tensor, Tensor] | None:
-    """The end of a block and the convolution behind it, both of single pixels; None where two launches are faster.
+def followed_tile(x: Tensor, weights: Tensor, projection: Tensor | None, after: Tensor) -> ends.Tile | None:
+    """How one launch divides the end of a block and the convolution behind it; None where two launches are faster.
 
-    Images are channels-last without gaps. The residual is as large as ``x``, and projected where there are weights.
+    ``x`` and what is added are channels-last without gaps, and all weights those of single pixels.
     """
-    weights, after = end.weights, following.weights
+    given = [x, weights, after] if projection is None else [x, weights, after, projection]
+    is_half = all(each.dtype == torch.float16 and each.data_ptr() % _ALIGNMENT == 0 for each in given)
     channels = weights.shape[3], 0 if projection is None else projection.shape[3], len(weights), len(after)
-    given = [weights, after] if projection is None else [weights, after, projection]
-    is_plain = all(each.dtype == torch.float16 and each.is_contiguous() for each in given)
-    is_alike = residual.shape == (len(x), channels[1] or channels[2], *x.shape[2:]) and residual.dtype == x.dtype
-    if channels not in _FOLLOWED_ENDS or not is_plain or not is_alike or x.dtype != torch.float16:
+    divided, pixels = _FOLLOWED_ENDS.get(channels), x.numel() // x.shape[1]
+    if divided is None or not is_half or not all(each.is_contiguous() for each in given[1:]):
         return None
-    pixels = x.numel() // channels[0]
     if not _MANY_PIXELS <= pixels < _MOST_NUMBERS // channels[2] or not _is_roomy(x.device):
         return None
-    from openmps.ops.triton.convolution import followed_end as fast
+    from openmps.ops.triton.convolution.followed_end import Tile
 
-    tile = fast.Tile(_FOLLOWED_PIXELS, 4, _FOLLOWED_STAGES, _FOLLOWED_PROGRAMS)
-    return fast.followed_end(x, end, residual, projection, following, tile)
+    return Tile(*divided)
 
 
 @cache
 def _is_roomy(device: torch.device) -> bool:
-    """Whether a multiprocessor has memory for the weights of a followed end and its stages."""
+    """Whether a multiprocessor has memory for any followed end."""
     return device.type == "cuda" and torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= _ROOM
 
 

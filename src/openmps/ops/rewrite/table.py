@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "followed end",
         ((ADDING_CONVOLUTION, FUSED_CONVOLUTION),),
-        "the first adds an image, the second has nothing to add; both and a projection of single pixels, one group",
+        "the first adds an image, or a projection of one; the second adds none; both of single pixels, one group",
         followed_end.followed,
         "a `FollowedEnd`, with the results of both",
         "the first, then the second",

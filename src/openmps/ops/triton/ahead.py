@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -67,7 +68,16 @@ def _exactly(argument: Any) -> Hashable:
         return argument.dtype, argument.get_device(), argument.data_ptr() % _ALIGNMENT
     if isinstance(argument, tuple):
         return tuple(map(_exactly, argument))
-    return repr(argument) if isinstance(argument, float) else (type(argument), argument)
+    if isinstance(argument, float):
+        return repr(argument)
+    block = _block_of(argument)
+    return (type(argument), argument) if block is None else (_exactly(argument.base), block)
+
+
+def _block_of(argument: Any) -> tuple[int, ...] | None:
+    """The shape of the blocks that a descriptor of a tensor (Triton's ``TensorDescriptor``) names; None of others."""
+    block = getattr(argument, "block_shape", None)
+    return None if block is None else tuple(block)
 
 
 class Compiling:
@@ -122,6 +132,10 @@ class _StandIn:
 def _stand_in(argument: Any) -> Any:
     if isinstance(argument, Tensor):
         return _StandIn(argument)
+    if _block_of(argument) is not None:
+        described = copy(argument)
+        described.base = _StandIn(argument.base)
+        return described
     return tuple(map(_stand_in, argument)) if isinstance(argument, tuple) else argument
 
 
@@ -133,6 +147,8 @@ def _kind(argument: Any, parameter: Any) -> Hashable:
         return tuple([_kind(each, parameter) for each in argument])
     if parameter.is_constexpr:
         return type(argument), argument
+    if (block := _block_of(argument)) is not None:
+        return _kind(argument.base, parameter), block
     if type(argument) is int and not parameter.do_not_specialize:
         return argument == 1, argument % _ALIGNMENT == 0, argument < 2**31
     return type(argument)

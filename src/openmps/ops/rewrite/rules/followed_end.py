@@ -17,7 +17,7 @@ _ALONE = 2
 
 
 def followed(site: Site, end: Equation, equation: Equation) -> Change | None:
-    """The end of a block with a convolution of its result: both of single pixels, of one group, and both results."""
+    """The end of a block with a convolution of its result, each of single pixels and of one group, and both results."""
     op, projection = end.op, None
     assert isinstance(equation.op, FusedConvolution)
     if isinstance(op, ProjectedConvolution):
@@ -25,8 +25,7 @@ def followed(site: Site, end: Equation, equation: Equation) -> Change | None:
     elif not isinstance(op, FusedConvolution) or len(end.reads) != _ALONE + 1 or end.reads[_ALONE] < 0:
         return None
     stored, following = site.flow.stored(end.writes[0]), equation.op.how
-    convolutions = [each for each in (op.how, projection, following) if each is not None]
-    is_pixelwise = all(how.window.is_pixelwise and how.groups == 1 for how in convolutions)
+    is_pixelwise = all(how.window.is_pixelwise and how.groups == 1 for how in (op.how, following))
     if not is_pixelwise or equation.reads[0] != stored or len(equation.reads) != _ALONE:
         return None
     made = FollowedEnd(op.how, projection, following, stored != end.writes[0])
