@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import openmps as mps
+from encoding import FLOAT16, Bench, finish, numbers
 from openmps.debug.work import operations_of
+from openmps.ops.convolution import half_forms
 from openmps.ops.convolution.followed_end import FollowedEnd
 from openmps.ops.convolution.fused_convolution import Activation, Fused, FusedConvolution
 from openmps.ops.convolution.projected_convolution import ProjectedConvolution
@@ -98,3 +102,61 @@ def test_a_profile_counts_all(projection: Fused | None) -> None:
     action = Action(FollowedEnd(END, projection, END, True), (), (Y, Z), (True, True), ())
     products = 3 * 5 + 5 * 7 + (6 * 5 if projection else 0)
     assert operations_of(action, [x, None, *others, None], [y, z]) == 2 * 2 * 4 * 4 * products
+
+
+# --- in a graph -------------------------------------------------------------------------------------------------------
+
+
+class Blocks:
+    """Two ends of blocks, the first of which adds a projection, each with a convolution behind it."""
+
+    def __init__(self, rng: np.random.Generator, channels: int, after: int) -> None:
+        self.rng, wide = rng, 4 * channels
+        self.image = mps.MPSNNImageNode()
+        first = self._relu(self._sum(self._of(self.image, channels, wide), self._of(self.image, channels, wide)))
+        inner = self._relu(self._of(first, wide, channels))
+        self.result = self._relu(self._of(self._relu(self._sum(self._of(inner, channels, wide), first)), wide, after))
+
+    def graph(self, bench: Bench, *, fuses: bool) -> mps.MPSNNGraph:
+        graph = mps.MPSNNGraph(bench.device, self.result)
+        graph.format, graph.allow_fusion = FLOAT16, fuses
+        return graph
+
+    def _of(self, x: Any, inputs: int, outputs: int) -> Any:
+        descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, inputs, outputs)
+        weights = self.rng.normal(0, inputs**-0.5, descriptor.weight_shape())
+        source = mps.ArrayConvolutionDataSource(descriptor, weights, self.rng.normal(0, 0.3, outputs))
+        return mps.MPSCNNConvolutionNode(x, source).result_image
+
+    def _relu(self, x: Any) -> Any:
+        return mps.MPSCNNNeuronReLUNode(x).result_image
+
+    def _sum(self, x: Any, y: Any) -> Any:
+        return mps.MPSNNAdditionNode(x, y).result_image
+
+
+@pytest.mark.parametrize(("channels", "after"), [(64, 64), (64, 128), (128, 128), (128, 256)])
+def test_blocks_equal_the_graph_without_fusions(
+    channels: int, after: int, device: torch.device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By launches for both convolutions on a GPU, encode by encode, which repeat each other's bits when replayed."""
+    launches, tiles = list[Any](), half_forms.followed_tile
+    monkeypatch.setattr(half_forms, "_MANY_PIXELS", 2 * 11 * 9)
+    monkeypatch.setattr(half_forms, "followed_tile", lambda *given: launches.append(tiles(*given)) or launches[-1])
+    bench, blocks = Bench.on(device), Blocks(rng, channels, after)
+    sources = [bench.batch(rng.normal(0, 1, (2, channels, 11, 9)), FLOAT16)]
+    results = list[np.ndarray]()
+    for graph, times in ((blocks.graph(bench, fuses=False), 1), (blocks.graph(bench, fuses=True), 4)):
+        for _ in range(times):
+            command_buffer = bench.command_buffer()
+            made: Any = graph.encode_batch(command_buffer, sources)
+            finish(command_buffer)
+            results.append(numbers(made))
+    expected, *found = results
+    if device.type == "cuda":
+        # One end has a launch for a projection, one for an image to add, if there is one of such channels.
+        assert launches
+        assert launches[-1] is not None
+    for each in found:
+        np.testing.assert_array_equal(each, found[0])
+        np.testing.assert_allclose(each, expected, rtol=2**-8, atol=2**-7 * np.abs(expected).max())
