@@ -141,7 +141,8 @@ def test_blocks_equal_the_graph_without_fusions(
 ) -> None:
     """By launches for both convolutions on a GPU, encode by encode, which repeat each other's bits when replayed."""
     launches, tiles = list[Any](), half_forms.followed_tile
-    monkeypatch.setattr(half_forms, "_MANY_PIXELS", 2 * 11 * 9)
+    divided = {channels: (2 * 11 * 9 - 1, tile) for channels, (_, tile) in half_forms._FOLLOWED_ENDS.items()}
+    monkeypatch.setattr(half_forms, "_FOLLOWED_ENDS", divided)
     monkeypatch.setattr(half_forms, "followed_tile", lambda *given: launches.append(tiles(*given)) or launches[-1])
     bench, blocks = Bench.on(device), Blocks(rng, channels, after)
     sources = [bench.batch(rng.normal(0, 1, (2, channels, 11, 9)), FLOAT16)]

@@ -151,10 +151,9 @@ def launches(monkeypatch: pytest.MonkeyPatch, place: torch.device) -> list[tuple
         made.append((projection is not None, (found := tiles(x, weights, projection, after)) is not None))
         return found
 
-    divided = {(16, 0, 32, 16): (16, 16, 4, 2), (16, 16, 32, 16): (16, 32, 4, 3, 2)}
+    divided = {(16, 0, 32, 16): (69, (16, 16, 4, 2)), (16, 16, 32, 16): (69, (16, 32, 4, 3, 2))}
     monkeypatch.setattr(half_forms, "followed_tile", watched)
     monkeypatch.setattr(half_forms, "_FOLLOWED_ENDS", divided)
-    monkeypatch.setattr(half_forms, "_MANY_PIXELS", 70)
     monkeypatch.setattr(half_forms, "_is_roomy", lambda device: True)
     monkeypatch.setattr(triton, "runs_on", lambda device: True)
     return made

@@ -33,17 +33,16 @@ _MANY_RUNS = 16
 _MOST_TAPS = 31
 """Of a row or column, a bit each."""
 _MOST_NUMBERS = 1 << 31
-_MANY_PIXELS = 1 << 16
-"""Of all images, from which a launch for both convolutions at the end of a block is faster than one for each."""
 _FOLLOWED_ENDS = {
-    (64, 0, 256, 64): (64, 256, 4, 3, 132),
-    (64, 64, 256, 64): (64, 256, 4, 3, 132),
-    (64, 0, 256, 128): (64, 256, 4, 3, 132),
-    (128, 0, 512, 128): (128, 32, 8, 3),
-    (128, 0, 512, 256): (128, 64, 8, 3),
+    (64, 0, 256, 64): (1 << 12, (64, 256, 4, 3, 132)),
+    (64, 64, 256, 64): (1 << 12, (64, 256, 4, 3, 132)),
+    (64, 0, 256, 128): (1 << 12, (64, 256, 4, 3, 132)),
+    (128, 0, 512, 128): (1 << 14, (128, 32, 8, 3)),
+    (128, 0, 512, 256): (1 << 14, (128, 64, 8, 3)),
 }
-"""How such a launch divides its work, by the channels of a block's image, of the one that is projected, of the result
-and of what follows: the fastest on an H200."""
+"""Ends of blocks that one launch makes with the convolution behind them, by the channels of a block's image, of the one
+that is projected, of the result and of what follows: pixels of all images that are too few, and the division that was
+fastest on an H200."""
 _ROOM = 227 << 10
 """Bytes of memory that the largest of them take of a multiprocessor, as an H100 has."""
 _ALIGNMENT = 16
@@ -105,10 +104,10 @@ def followed_tile(x: Tensor, weights: Tensor, projection: Tensor | None, after: 
     given = [x, weights, after] if projection is None else [x, weights, after, projection]
     is_half = all(each.dtype == torch.float16 and each.data_ptr() % _ALIGNMENT == 0 for each in given)
     channels = weights.shape[3], 0 if projection is None else projection.shape[3], len(weights), len(after)
-    divided, pixels = _FOLLOWED_ENDS.get(channels), x.numel() // x.shape[1]
-    if divided is None or not is_half or not all(each.is_contiguous() for each in given[1:]):
+    if channels not in _FOLLOWED_ENDS or not is_half or not all(each.is_contiguous() for each in given[1:]):
         return None
-    if not _MANY_PIXELS <= pixels < _MOST_NUMBERS // channels[2] or not _is_roomy(x.device):
+    few, divided = _FOLLOWED_ENDS[channels]
+    if not few < x.numel() // x.shape[1] < _MOST_NUMBERS // channels[2] or not _is_roomy(x.device):
         return None
     from openmps.ops.triton.convolution.followed_end import Tile
 
