@@ -66,6 +66,12 @@ class CpuChoice(Enum):
         "MKL to 2^22 multiplications, or one row",
         "MKL to 2^21 multiplications",
     )
+    ORDERED_PRODUCTS = (
+        "float32 products by one matrix, many times",
+        "in MKL's order from 2^19 numbers on",
+        "in oneDNN's from 2^21 multiplications on",
+    )
+    LARGE_LSTM = "training of LSTM, 512 units and more, few rows", "a loop", "oneDNN"
     PIXELS = "inference by windows of one pixel", "MKL to 2^19 results of 2^11 pixels", "oneDNN"
     TILES = "inference by 3 x 3 windows, many channels", "tiles (Winograd)", "oneDNN"
     BLOCKS = "transposed convolutions of blocks, few channels", "one product", "oneDNN"

@@ -43,6 +43,7 @@ def test_product(
 
 
 @in_one_test
+@pytest.mark.usefixtures("_maker")
 @pytest.mark.parametrize("libraries", [True, False], ids=["packed", "without packing"])
 @pytest.mark.parametrize("shape", [(5, 7, 3, 9), (5, 7, 3, 2), (4, 1024, 512, 8), (1, 1024, 512, 8)], ids=str)
 def test_repeated_product(
@@ -56,6 +57,7 @@ def test_repeated_product(
     rows, n, k, times = shape
     if not libraries:
         monkeypatch.setattr(products, "_packs", False)
+        monkeypatch.setattr(products, "_onednn_order", None)
     weights = rng.normal(size=(n, k)) / k
     add = products.repeated_product(torch.tensor(weights, dtype=torch.float32, device=device), rows, times)
     for count in (rows, 2):
@@ -64,3 +66,21 @@ def test_repeated_product(
         add(held[:, 1:-1], torch.tensor(x, dtype=torch.float32, device=device))
         sums[:, 1:-1] += x @ weights.T
         np.testing.assert_allclose(held.cpu().numpy(), sums, rtol=1e-5, atol=1e-5)
+
+
+@in_one_test
+@pytest.mark.usefixtures("_maker")
+@pytest.mark.parametrize("turned", [True, False], ids=["turned", "as it lies"])
+@pytest.mark.parametrize("shape", [(5, 7, 3, 9), (4, 1024, 512, 8), (1, 1024, 512, 8)], ids=str)
+def test_repeated_new_product(
+    shape: tuple[int, ...], turned: bool, device: torch.device, rng: np.random.Generator
+) -> None:
+    """By weights as they lie, and by the transpose of what lies row by row; of a part of something, too."""
+    rows, n, k, times = shape
+    weights = rng.normal(size=(n, k)) / k
+    held = torch.tensor(weights.T.copy() if turned else weights, dtype=torch.float32, device=device)
+    multiply = products.repeated_new_product(held.t() if turned else held, rows, times)
+    for count in (rows, 2):
+        x = rng.normal(size=(count, k + 2))
+        found = multiply(torch.tensor(x, dtype=torch.float32, device=device)[:, 1:-1])
+        np.testing.assert_allclose(found.cpu().numpy(), x[:, 1:-1] @ weights.T, rtol=1e-5, atol=1e-5)

@@ -15,6 +15,7 @@ from openmps.ops import triton
 # torch multiplies float32 matrices on the CPU with MKL. This operator is oneDNN's product; torch does not promise that
 # it stays, and does very well without it.
 _onednn_product = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+_onednn_order = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 
 
 _FEWEST_ROWS = 16
@@ -30,6 +31,8 @@ _MANY_TIMES = 8
 _LARGE, _SEVERAL_ROWS = 1 << 19, 4
 """Numbers of a matrix that MKL's own order is faster for, and rows of what is multiplied; smaller ones are transposed,
 which takes longer than it saves for larger ones."""
+_WORTH_ORDER = 1 << 21
+"""Multiplications of a product that oneDNN's own order is faster for than MKL on other makers' processors."""
 _mkl: Any = torch.ops.mkl
 _packs = hasattr(_mkl, "_mkl_linear")
 
@@ -105,13 +108,48 @@ def repeated_product(weights: Tensor, rows: int, times: int) -> Callable[[Tensor
 
     MKL brings the weights into its own order at each call, which takes as long as a product of few rows.
     """
-    is_cpu = weights.device.type == "cpu" and times >= _MANY_TIMES
-    if is_cpu and weights.numel() >= _LARGE and rows >= _SEVERAL_ROWS and weights.dtype == torch.float32 and _packs:
+    multiply = _in_own_order(weights, rows, times)
+    if multiply is not None:
+        return lambda sums, x: sums.add_(multiply(x))
+    factor = _factor(weights, times)
+    return lambda sums, x: sums.addmm_(x, factor)
+
+
+def repeated_new_product(weights: Tensor, rows: int, times: int) -> Callable[[Tensor], Tensor]:
+    """What gives ``x @ weights.T``, for that many products of so many rows."""
+    multiply = _in_own_order(weights, rows, times)
+    if multiply is not None:
+        return multiply
+    factor = _factor(weights, times)
+    return lambda x: x @ factor
+
+
+def _factor(weights: Tensor, times: int) -> Tensor:
+    """The transpose, as products by it are fastest."""
+    is_few = weights.device.type != "cpu" or times < _MANY_TIMES or weights.numel() >= _LARGE
+    return weights.t() if is_few else weights.t().contiguous()
+
+
+def _in_own_order(weights: Tensor, rows: int, times: int) -> Callable[[Tensor], Tensor] | None:
+    """`repeated_new_product` by weights that a library has brought into an order of its own; None where none pays."""
+    is_float = weights.device.type == "cpu" and weights.dtype == torch.float32
+    if not is_float or times < _MANY_TIMES or rows < _SEVERAL_ROWS:
+        return None
+    if CpuChoice.ORDERED_PRODUCTS.takes_intel:
+        # The transpose of what lies row by row is turned first, which gains nothing.
+        if not _packs or weights.numel() < _LARGE or not weights.is_contiguous():
+            return None
         packed = _mkl._mkl_reorder_linear_weight(weights, rows)
         multiply = _mkl._mkl_linear.default
-        return lambda sums, x: sums.add_(multiply(x, packed, weights, None, rows))
-    transposed = weights.t().contiguous() if is_cpu and weights.numel() < _LARGE else weights.t()
-    return lambda sums, x: sums.addmm_(x, transposed)
+        return lambda x: multiply(x, packed, weights, None, rows)
+    if _onednn_order is None or _onednn_product is None or rows * weights.numel() < _WORTH_ORDER:
+        return None
+    ordered = _onednn_order(weights, rows)
+    return partial(_onednn_by_order, _onednn_product, ordered)
+
+
+def _onednn_by_order(multiply: Callable[..., Tensor], ordered: Tensor, x: Tensor) -> Tensor:
+    return multiply(x, ordered, None, "none", [], "")
 
 
 def wide_product(left: Tensor, right: Tensor) -> Tensor:

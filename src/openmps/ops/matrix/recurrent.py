@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from openmps.ops.matrix.products import product
 from openmps.ops.matrix.recurrent_cells import Neurons, Parameters, RecurrentCell, State, forward, project
 from openmps.ops.matrix.recurrent_gradients import Steps, gradients
 from openmps.ops.matrix.recurrent_library import library_lstm
@@ -136,10 +137,10 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
         backward = self.runs_backward
         run = fused_forward(*how, backward=backward, keeps=keeps or self.keeps_all) or forward(*how, backward=backward)
         behind = run.behind if self.keeps_all else run.behind[-1:]
-        left = [_stacked([each.hidden for each in behind]), _stacked([each.memory for each in behind])]
+        left = [_stacked([hidden for hidden, _ in behind]), _stacked([memory for _, memory in behind])]
         if not keeps:
             return run.hidden, *left, None, None, None, None
-        before = [each.hidden for each in run.before], [each.memory for each in run.before]
+        before = [hidden for hidden, _ in run.before], [memory for _, memory in run.before]
         return run.hidden, *left, gates, *map(_joined_if_any, before), run.memory
 
 
@@ -187,6 +188,11 @@ class RecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=3):
         return made, _stacked([each.hidden for each in before]), _stacked([each.memory for each in before])
 
 
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """On the CPU that of the library that is fastest there."""
+    return left @ right if left.is_cuda else product(left, right)
+
+
 class SourceGradient(Op, kind=Kind.CONTRACTION_GRADIENT):
     """With respect to sources: of gates by the weights of inputs; the sum over gates where there are none."""
 
@@ -196,7 +202,7 @@ class SourceGradient(Op, kind=Kind.CONTRACTION_GRADIENT):
         """See `Op.run`."""
         of_gates, weights = operands
         assert of_gates is not None
-        return of_gates.unflatten(1, (self.gates, -1)).sum(1) if weights is None else of_gates @ weights
+        return of_gates.unflatten(1, (self.gates, -1)).sum(1) if weights is None else _product(of_gates, weights)
 
 
 class GateGradient(Op, kind=Kind.CONTRACTION_GRADIENT):
@@ -209,7 +215,7 @@ class GateGradient(Op, kind=Kind.CONTRACTION_GRADIENT):
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
         """See `Op.run`."""
         of_gates, x = operands
-        return of_gates[:, self.first * self.size : (self.first + self.count) * self.size].T @ x
+        return _product(of_gates[:, self.first * self.size : (self.first + self.count) * self.size].T, x)
 
 
 class DiagonalGradient(Op, kind=Kind.REDUCTION):

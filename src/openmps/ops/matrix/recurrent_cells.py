@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.matrix.products import repeated_product
+from openmps.ops.matrix.products import product_of_rows, repeated_product
 from openmps.ops.pointwise.neuron import neuron, neuron_gradient
 from openmps.types import MPSCNNNeuronType
 
@@ -161,7 +161,9 @@ class State(NamedTuple):
         return State(torch.cat((step.hidden, self.hidden[count:])), memory)
 
 
-Stepper = Callable[[Sequence[Tensor], State, State], None]
+Held = tuple[Tensor, Tensor | None]
+"""A `State`, or two tensors: of a step of few rows, to make one takes as long as an operation."""
+Stepper = Callable[[Sequence[Tensor], Held, Held], None]
 """One step: what gates get of the source, in the parts that the cell names, to which what they get of the state is
 added in place; the state before the step, and the one behind it, which is filled."""
 Adder = Callable[[Tensor, Tensor], object]
@@ -224,10 +226,10 @@ class SingleGate:
         """The steps of a sequence."""
         add, (act,) = adder(given.states, rows), self.neurons.applied()
 
-        def step(parts: Sequence[Tensor], before: State, behind: State) -> None:
+        def step(parts: Sequence[Tensor], before: Held, behind: Held) -> None:
             (gates,) = parts
-            add(gates, before.hidden)
-            behind.hidden.copy_(act(gates))
+            add(gates, before[0])
+            behind[0].copy_(act(gates))
 
         return step
 
@@ -259,20 +261,24 @@ class Gru:
         )
         add_scaled = adder(given.memories, rows)
         to_z, to_r, to_h = self.neurons.applied()
+        are_alike = self.neurons.keep_results and self.activations[0] == self.activations[1]
 
-        def step(parts: Sequence[Tensor], before: State, behind: State) -> None:
-            h0, (both, z, r, candidate) = before.hidden, parts
+        def step(parts: Sequence[Tensor], before: Held, behind: Held) -> None:
+            (both, z, r, candidate), (h0, _), (h1, _) = parts, before, behind
             add_gates(both, h0)
-            z, r = to_z(z), to_r(r)
+            if are_alike:
+                to_z(both)
+            else:
+                z, r = to_z(z), to_r(r)
             add_reset(candidate, r * h0)
             if given.memories is not None:
                 add_scaled(candidate, z * h0)
             h = to_h(candidate)
             kept, made = (h, h0) if self.is_flipped else (h0, h)
             if self.p == 1:
-                torch.lerp(made, kept, z, out=behind.hidden)
+                torch.lerp(made, kept, z, out=h1)
             else:
-                torch.addcmul(self.rest(z) * made, z, kept, out=behind.hidden)
+                torch.addcmul(self.rest(z) * made, z, kept, out=h1)
 
         return step
 
@@ -317,7 +323,7 @@ class Lstm:
         to_i, to_f, to_c, to_o = self.neurons.applied()
         to_output = self.output.applied()
 
-        def step(parts: Sequence[Tensor], before: State, behind: State) -> None:
+        def step(parts: Sequence[Tensor], before: Held, behind: Held) -> None:
             (gates, but_o, i, f, c, o), (h0, c0), (h1, c1) = parts, before, behind
             assert c0 is not None
             assert c1 is not None
@@ -343,6 +349,8 @@ def project(x: Tensor, given: Parameters, gates: int) -> Tensor:
         return copies if given.biases is None else copies.add_(_of_channels(given.biases, x))
     if x.dim() > 2:
         return _correlated(x, given.inputs, given.biases)
+    if x.device.type == "cpu" and x.dtype == torch.float32:
+        return product_of_rows(x, given.inputs, given.biases)
     return torch.nn.functional.linear(x, given.inputs, given.biases)
 
 
@@ -358,9 +366,9 @@ class Run(NamedTuple):
     """h1, the rows of all steps."""
     memory: Tensor | None
     """c1 of a long short-term memory."""
-    before: list[State]
+    before: Sequence[Held]
     """The state before each step, of the rows that it has."""
-    behind: list[State]
+    behind: Sequence[Held]
     """The state behind each step, of all rows, in the order in which steps run."""
 
 
@@ -378,13 +386,17 @@ def forward(
     memory = torch.empty_like(hidden) if cell.has_memory else None
     parts = [*zip(*(each.split(counts) for each in cell.parts(gates, size)), strict=True)]
     hiddens, memories = hidden.split(counts), [None] * len(counts) if memory is None else memory.split(counts)
-    run = Run(hidden, memory, [], [])
-    for t in reversed(range(len(counts))) if backward else range(len(counts)):
-        before, made = state.first(counts[t]), State(hiddens[t], memories[t])
-        step(parts[t], before, made)
-        state = state.behind(made)
-        run.before.append(before)
-        run.behind.append(state)
-    if backward:
-        run.before.reverse()
-    return run
+    held, order = [*zip(hiddens, memories, strict=True)], slice(None, None, -1 if backward else 1)
+    before, behind = list[Held](), list[Held]()
+    if counts == [len(state.hidden)] * len(counts):
+        behind = held[order]
+        before = [state, *behind[:-1]]
+        for each, h0, h1 in zip(parts[order], before, behind, strict=True):
+            step(each, h0, h1)
+        return Run(hidden, memory, before[order], behind)
+    for each, made in zip(parts[order], held[order], strict=True):
+        before.append(state.first(len(made[0])))
+        step(each, before[-1], made)
+        state = state.behind(State(*made))
+        behind.append(state)
+    return Run(hidden, memory, before[order], behind)

@@ -6,12 +6,13 @@ at once; from step to step go only products with the weights of states.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from openmps.ops.matrix.products import repeated_new_product, repeated_product
 from openmps.ops.matrix.recurrent_cells import Gru, Lstm, Parameters, RecurrentCell, SingleGate, State, part
 
 
@@ -33,11 +34,16 @@ def _back(gradient: Tensor, weights: Tensor) -> Tensor:
     return gradient * weights if weights.dim() == 1 else gradient @ weights
 
 
+def _multiplier(weights: Tensor | None, rows: Sequence[int]) -> Callable[[Tensor], Tensor] | None:
+    """What gives ``a @ weights``, in steps of so many rows."""
+    return None if weights is None else repeated_new_product(weights.t(), rows[0], len(rows))
+
+
 class _SingleGateSteps:
     """The gradients of single gates."""
 
-    def __init__(self, cell: SingleGate, at: Steps, given: Parameters) -> None:
-        self.states = given.states
+    def __init__(self, cell: SingleGate, at: Steps, given: Parameters, rows: Sequence[int]) -> None:
+        self.to_states = _multiplier(given.states, rows)
         self.factors: Sequence[Tensor] = (cell.neurons.back(0, torch.ones_like(at.gates), (at.gates,)),)
 
     def parts(self, a: Tensor) -> Sequence[Tensor]:
@@ -50,16 +56,17 @@ class _SingleGateSteps:
         """Fill what goes to gates; the gradient of the state before the step."""
         (a,) = parts
         torch.mul(gradient, factors[0], out=a)
-        return State(torch.zeros_like(gradient) if self.states is None else a @ self.states)
+        return State(torch.zeros_like(gradient) if self.to_states is None else self.to_states(a))
 
 
 class _GruSteps:
     """The gradients of gated recurrent units."""
 
-    def __init__(self, cell: Gru, at: Steps, given: Parameters) -> None:
+    def __init__(self, cell: Gru, at: Steps, given: Parameters, rows: Sequence[int]) -> None:
         h0, size = at.hidden, at.hidden.shape[1]
-        self.size, self.states, self.scaled = size, part(given.states, 0, 2, size), given.memories
-        self.reset = part(given.states, 2, 3, size)
+        self.size, self.to_reset = size, _multiplier(part(given.states, 2, 3, size), rows)
+        self.to_scaled, both = _multiplier(given.memories, rows), part(given.states, 0, 2, size)
+        self.add_states = None if both is None else repeated_product(both.t(), rows[0], len(rows))
         neurons, of_gates = cell.neurons, at.gates.split(size, 1)
         z, r, h = neurons.results(of_gates)
         rest, slope = cell.rest(z), cell.rest_slope(z)
@@ -83,27 +90,29 @@ class _GruSteps:
         torch.mul(gradient, of_h, out=ah)
         torch.mul(gradient, of_z, out=az)
         to_h0 = gradient * past
-        if self.reset is None:
+        if self.to_reset is None:
             ar.zero_()
         else:
-            to_reset = ah @ self.reset
+            to_reset = self.to_reset(ah)
             torch.mul(to_reset, of_r, out=ar)
             to_h0.addcmul_(to_reset, r)
-        if self.scaled is not None:
-            to_scaled, (of_z0, z) = ah @ self.scaled, of_scaled
+        if self.to_scaled is not None:
+            to_scaled, (of_z0, z) = self.to_scaled(ah), of_scaled
             az.addcmul_(to_scaled, of_z0)
             to_h0.addcmul_(to_scaled, z)
-        return State(to_h0 if self.states is None else to_h0.addmm_(both, self.states))
+        if self.add_states is not None:
+            self.add_states(to_h0, both)
+        return State(to_h0)
 
 
 class _LstmSteps:
     """The gradients of long short-term memory."""
 
-    def __init__(self, cell: Lstm, at: Steps, given: Parameters) -> None:
+    def __init__(self, cell: Lstm, at: Steps, given: Parameters, rows: Sequence[int]) -> None:
         c0, c1, size = at.before, at.after, at.hidden.shape[1]
         assert c0 is not None
         assert c1 is not None
-        self.size, self.states = size, given.states
+        self.size, self.to_states = size, _multiplier(given.states, rows)
         self.peepholes = None if given.memories is None else given.memories.split(size)
         neurons, of_gates = cell.neurons, at.gates.split(size, 1)
         i, f, c, o = neurons.results(of_gates)
@@ -137,13 +146,15 @@ class _LstmSteps:
         if self.peepholes is not None:
             for each, weights in zip(others, self.peepholes, strict=False):
                 to_c0 += _back(each, weights)
-        return State(torch.zeros_like(to_c0) if self.states is None else a @ self.states, to_c0)
+        return State(torch.zeros_like(to_c0) if self.to_states is None else self.to_states(a), to_c0)
 
 
-def _steps(cell: RecurrentCell, at: Steps, given: Parameters) -> _SingleGateSteps | _GruSteps | _LstmSteps:
+def _steps(
+    cell: RecurrentCell, at: Steps, given: Parameters, rows: Sequence[int]
+) -> _SingleGateSteps | _GruSteps | _LstmSteps:
     if isinstance(cell, SingleGate):
-        return _SingleGateSteps(cell, at, given)
-    return _GruSteps(cell, at, given) if isinstance(cell, Gru) else _LstmSteps(cell, at, given)
+        return _SingleGateSteps(cell, at, given, rows)
+    return _GruSteps(cell, at, given, rows) if isinstance(cell, Gru) else _LstmSteps(cell, at, given, rows)
 
 
 def gradients(
@@ -158,14 +169,18 @@ def gradients(
 
     ``state`` is that of the state behind the last step.
     """
-    steps, made, counts = _steps(cell, at, given), torch.empty_like(at.gates), list(rows)
+    steps, made, counts = _steps(cell, at, given, rows), torch.empty_like(at.gates), list(rows)
     each_step = zip(
         *(zip(*(each.split(counts) for each in some), strict=True) for some in (steps.parts(made), steps.factors)),
         gradient.split(counts), strict=True,
     )  # fmt: skip
     before: list[State] = []
+    is_even = counts == [len(state.hidden)] * len(counts)
     for parts, factors, own in reversed([*each_step]):
-        hidden, memory = state.first(own.shape[0])
-        state = state.behind(steps.back(parts, own + hidden, memory, factors))
+        if is_even:  # of few rows to ask takes as long as to compute
+            state = steps.back(parts, own + state.hidden, state.memory, factors)
+        else:
+            hidden, memory = state.first(own.shape[0])
+            state = state.behind(steps.back(parts, own + hidden, memory, factors))
         before.append(state)
     return made, before[::-1]

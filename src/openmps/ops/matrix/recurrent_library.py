@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from openmps.cpu import CpuChoice
 from openmps.ops.matrix.recurrent_cells import Lstm, Parameters, RecurrentCell, State
 from openmps.ops.op import Kind, Op
 
@@ -50,12 +51,15 @@ def _run(given: _Sequence, *, keeps: bool) -> Sequence[Tensor]:
 
 
 _LARGE, _FEW = 512, 8
-"""Numbers of a state from which on the library's packing of weights takes longer than it saves for fewer rows."""
+"""Numbers of a state from which on the library's packing of weights takes longer than MKL's products of fewer rows
+save on its maker's processors."""
 
 
 def trains_by_library(cell: RecurrentCell, size: int, device: torch.device, rows: Sequence[int]) -> bool:
     """Whether its gradient is faster than a loop, too: see `takes_library`."""
-    return takes_library(cell, device, rows) and (size < _LARGE or rows[0] >= _FEW)
+    if size >= _LARGE and rows[0] < _FEW and CpuChoice.LARGE_LSTM.takes_intel:
+        return False
+    return takes_library(cell, device, rows)
 
 
 def takes_library(cell: RecurrentCell, device: torch.device, rows: Sequence[int]) -> bool:
