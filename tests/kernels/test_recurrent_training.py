@@ -12,6 +12,7 @@ import torch
 import openmps as mps
 from encoding import Bench, finish, numbers
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.ops.matrix import recurrent_library
 from recurrent_layers import (
     GRU,
     LSTM,
@@ -289,6 +290,49 @@ def test_a_part_of_the_steps_that_a_library_ran(bench: Bench, rng: np.random.Gen
     trained.layer.accumulate_weight_gradients, trained.layer.store_all_intermediate_states = False, True
     trained.backward(x, flow, first + states, recurrent_output_states=(every := list[Any]()))
     assert len(every) == 5
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one buffer", "apart"])
+def test_several_calls_of_a_library(
+    apart: bool, bench: Bench, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results, gradients and the states on both ends of a sequence are those of one call."""
+    cell, found = torch.nn.LSTM(3, 4), list[list[Array]]()
+    x, flow = (rng.normal(size=(7, 2, width)).astype(np.float32) for width in (3, 4))
+    for most in (1 << 18, 20):
+        monkeypatch.setattr(recurrent_library, "_AT_ONCE", most)
+        trained = Trained(bench, lstm(gates_of(cell, ("input", "forget", "cell", "output"), 4)))
+        handed = list[Any]()
+        trained.forward([*x[:1]], recurrent_output_states=handed)
+        sources, results, flows, back = (
+            _in_steps(bench, each, apart=apart) for each in (x, np.zeros_like(flow), flow, np.zeros_like(x))
+        )
+        states, ends = list[Any](), list[Any]()
+        command_buffer = bench.command_buffer()
+        trained.layer.encode_forward_sequence(
+            command_buffer, sources, results, states, trained.weights, recurrent_input_state=handed[0],
+            recurrent_output_states=ends,
+        )  # fmt: skip
+        trained.layer.encode_gradient_sequence(
+            command_buffer, sources, flows, back, trained.gradients, states, trained.weights,
+            recurrent_input_state=handed[0], recurrent_output_states=ends,
+        )  # fmt: skip
+        finish(command_buffer)
+        parts = [part for end in ends for part in end.layers[0].parts()]
+        found.append([each.numpy() for each in (*results, *back, *trained.gradients, *parts)])
+        assert len(states[0].record.by.calls) == (0 if bench.device.is_cuda else 1 if most > 20 else 3)
+    for mine, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=0, atol=2e-6)
+
+
+def _in_steps(bench: Bench, numbers: Any, *, apart: bool) -> list[Any]:
+    """A matrix a step, in memory of its own or in that of all."""
+    if apart:
+        return matrices(bench, numbers)
+    buffer = mps.MTLBuffer.from_dlpack(bench.device, torch.from_numpy(numbers.copy()), copy=True)
+    steps, rows, columns = numbers.shape
+    descriptor = mps.MPSMatrixDescriptor(rows, columns)
+    return [mps.MPSMatrix(buffer, descriptor, 4 * step * rows * columns) for step in range(steps)]
 
 
 def test_a_state_may_change_before_the_gradient(bench: Bench) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from openmps.checks import flag, listed
+from openmps.core.elements import ElementsShape
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.operands import FLOATS, Argument, OperandContext
@@ -43,7 +45,12 @@ from openmps.ops.matrix.recurrent import (
     Total,
 )
 from openmps.ops.matrix.recurrent_cells import Gru
-from openmps.ops.matrix.recurrent_library import LibraryRecurrence, LibraryRecurrenceGradient, trains_by_library
+from openmps.ops.matrix.recurrent_library import (
+    LibraryRecurrence,
+    LibraryRecurrenceGradient,
+    steps_of_calls,
+    trains_by_library,
+)
 from openmps.ops.op import Value
 
 _INPUT_STATE, _OUTPUT_STATES = "recurrent_input_state", "recurrent_output_states"
@@ -56,8 +63,8 @@ class _Asked(NamedTuple):
     has_state: bool
     states: int
     """How many come out."""
-    by_library: bool = False
-    """Of a forward encode, whether it is `LibraryRecurrence`."""
+    calls: tuple[int, ...] = ()
+    """Of a forward encode, see `KeptBy`."""
     is_gradient: bool = False
     has_destinations: bool = False
     has_weight_gradients: bool = False
@@ -140,9 +147,9 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         state, made = self._states(
             command_buffer, rows, recurrent_input_state, recurrent_output_states, "recurrent_output_states"
         )
-        by = KeptBy(rows, self._takes_library(rows) and len(made) < 2)
+        by = KeptBy(rows, self._calls(rows) if len(made) < 2 else ())
         record = Record(self._form, by)
-        asked = _Asked(rows, state is not None, len(made), by.by_library)
+        asked = _Asked(rows, state is not None, len(made), by.calls)
         read = [("source_matrices", sources), *_of_state(_INPUT_STATE, state), ("weights", given)]
         written = [("destination_matrices", results), *_named("training state", record.kept), *_of_states(made)]
         self._encode_lists(command_buffer, read, written, asked)
@@ -197,7 +204,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         given = recurrent_input_state, recurrent_output_states
         state, made = self._states(command_buffer, rows, *given, _OUTPUT_STATES)
         asked = _Asked(
-            rows, state is not None, len(made), False, True, len(found) > 2, bool(sums),
+            rows, state is not None, len(made), (), True, len(found) > 2, bool(sums),
             tuple([_Run(record.by, first, last) for record, first, last in runs]),
         )  # fmt: skip
         kept = [each for record, _, _ in runs for each in record.kept]
@@ -216,11 +223,12 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
     def _has_memory(self) -> bool:
         return self._form.cell.has_memory
 
-    def _takes_library(self, rows: Sequence[int]) -> bool:
-        """Whether `LibraryRecurrence` is the layer over steps of so many rows."""
+    def _calls(self, rows: Sequence[int]) -> tuple[int, ...]:
+        """The steps of each call of `LibraryRecurrence`; none where it is not the layer over steps of so many rows."""
         form = self._form
         is_plain = form.has(INPUTS) and form.has(STATES) and not form.has(MEMORIES)
-        return is_plain and trains_by_library(form.cell, form.outputs, self._device.torch_device, rows)
+        takes = is_plain and trains_by_library(form.cell, form.outputs, self._device.torch_device, rows)
+        return steps_of_calls(form.outputs, rows) if takes else ()
 
     def _encode_lists(
         self,
@@ -302,14 +310,18 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         form, rows = self._form, asked.rows
         x, weights = at.numbers("source_matrices"), self._parameters(at)
         before = self._state_values(at, has_state=asked.has_state)
-        if asked.by_library:
-            made = LibraryRecurrence(len(rows))(x, *before, *weights[:3])
-            (y, hidden, memory), kept = made[:3], (x, *made)
+        if asked.calls:
+            kept, parts = [x], _parts_of_calls(rows[0], asked.calls)
+            for part, steps in parts:
+                y, hidden, memory, *others = LibraryRecurrence(steps)(part(x), *before, *weights[:3])
+                before = [Member(0)(hidden), Member(0)(memory)]
+                kept += [y, hidden, memory, *others]
+            _store_calls(at, "destination_matrices", kept[1::6], [part for part, _ in parts])
         else:
             recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
             y, hidden, memory, *kept = recurrence(x, *before, *weights)
-        at.store("destination_matrices", y)
-        for index, each in enumerate(kept[: KeptBy(rows, asked.by_library).parts(form)]):
+            at.store("destination_matrices", y)
+        for index, each in enumerate(kept[: KeptBy(rows, asked.calls).parts(form)]):
             at.store_elements(f"training state[{index}]", each)
         self._store_states(at, asked.states, hidden, memory)
 
@@ -331,15 +343,23 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
 
     def _lower_library_gradient(self, at: OperandContext, asked: _Asked) -> None:
         (run,), weights = asked.runs, self._parameters(at)
+        parts = _parts_of_calls(asked.rows[0], run.by.calls)
         _, *results = _kept_by(at, 0, run, self._form)
-        dx, of_inputs, of_states, of_biases, hidden, memory = LibraryRecurrenceGradient(len(asked.rows))(
-            at.numbers("source_gradients"), at.numbers("forward_sources"), *results,
-            *self._state_values(at, has_state=asked.has_state), *weights[:3],
-        )  # fmt: skip
+        behind, sums, found = self._state_values(at, has_state=asked.has_state), list[Value](), list[Value]()
+        gradient, x = at.numbers("source_gradients"), at.numbers("forward_sources")
+        hidden: Any = None
+        memory: Any = None
+        for index, (part, steps) in reversed([*enumerate(parts)]):
+            dx, *of_weights, hidden, memory = LibraryRecurrenceGradient(steps)(
+                part(gradient), part(x), *results[6 * index : 6 * index + 6], *behind, *weights[:3]
+            )
+            behind = [Member(0)(hidden), Member(0)(memory)]
+            found.insert(0, dx)
+            sums = [Total()(*pair) for pair in zip(sums, of_weights, strict=True)] if sums else of_weights
         if asked.has_destinations:
-            at.store("destination_gradients", dx)
+            _store_calls(at, "destination_gradients", found, [part for part, _ in parts])
         if asked.has_weight_gradients:
-            whole = {INPUTS: of_inputs, STATES: of_states, BIASES: of_biases}
+            whole = dict(zip((INPUTS, STATES, BIASES), sums, strict=True))
             self._store_weight_gradients(at, (self._part_of(whole[each.part], each) for each in self._form.stretches()))
         self._store_states(at, asked.states, hidden, memory)
 
@@ -349,7 +369,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         A library's gradient is that of all its steps: for some of them the layer runs again.
         """
         form, place, columns = self._form, 0, list[Sequence[Value]]()
-        parts = KeptBy((), by_library=False).parts(form)
+        parts = KeptBy(()).parts(form)
         for run in asked.runs:
             kept = _kept_by(at, place, run, form)
             place += len(kept)
@@ -407,6 +427,21 @@ def _arguments(read: Sequence[str], written: Sequence[str]) -> tuple[Argument, .
             for name in names
         ]
     )
+
+
+def _parts_of_calls(rows: int, calls: Sequence[int]) -> list[tuple[RowRange, int]]:
+    """Of calls one behind the other over steps of so many rows each, the rows and the number of steps."""
+    ends = [rows * steps for steps in accumulate(calls)]
+    return [(RowRange(end - rows * steps, end), steps) for end, steps in zip(ends, calls, strict=True)]
+
+
+def _store_calls(at: OperandContext, name: str, parts: Sequence[Value], of: Sequence[RowRange]) -> None:
+    """Store the rows that calls gave: each call's in their place, where the rows of all steps lie in one piece."""
+    if len(parts) == 1 or not isinstance(at.shape(name), ElementsShape):
+        at.store(name, parts[0] if len(parts) == 1 else JoinRows()(*parts))
+        return
+    for value, part in zip(parts, of, strict=True):
+        at.store(name, value, slice(part.start, part.stop))
 
 
 def _kept_by(at: OperandContext, place: int, run: _Run, form: Form) -> list[Value]:

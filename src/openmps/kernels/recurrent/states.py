@@ -163,16 +163,21 @@ class KeptBy(NamedTuple):
 
     rows: tuple[int, ...]
     """Of each step."""
-    by_library: bool
-    """Whether it was `LibraryRecurrence`."""
+    calls: tuple[int, ...] = ()
+    """Where it was `LibraryRecurrence`, the steps of each call of it."""
+
+    @property
+    def by_library(self) -> bool:
+        """Whether it was `LibraryRecurrence`."""
+        return bool(self.calls)
 
     def parts(self, form: Form) -> int:
         """How many tensors are kept.
 
-        What gates were given and h0; c0 and c1 of a long short-term memory. Of `LibraryRecurrence` its sources and all
-        its results.
+        What gates were given and h0; c0 and c1 of a long short-term memory. Of `LibraryRecurrence` its sources, and all
+        results of each call.
         """
-        return 7 if self.by_library else 4 if form.cell.has_memory else 2
+        return 1 + 6 * len(self.calls) if self.by_library else 4 if form.cell.has_memory else 2
 
 
 class Kept(Saved, View[KeptShape], Operand):

@@ -50,6 +50,8 @@ def _run(given: _Sequence, *, keeps: bool) -> Sequence[Tensor]:
         return _aten.mkldnn_rnn_layer(*given.operands, False, [], _LSTM, size, 1, True, False, False, keeps)
 
 
+_AT_ONCE = 1 << 18
+"""Numbers of states of a call that leaves what the gradient needs."""
 _LARGE, _FEW = 512, 8
 """Numbers of a state from which on the library's packing of weights takes longer than MKL's products of fewer rows
 save on its maker's processors."""
@@ -60,6 +62,17 @@ def trains_by_library(cell: RecurrentCell, size: int, device: torch.device, rows
     if size >= _LARGE and rows[0] < _FEW and CpuChoice.LARGE_LSTM.takes_intel:
         return False
     return takes_library(cell, device, rows)
+
+
+def steps_of_calls(size: int, rows: Sequence[int]) -> tuple[int, ...]:
+    """The steps of each call of `LibraryRecurrence`, one behind the other.
+
+    What a call leaves for the gradient is nine numbers for each number of its states. Memory as large as all steps of
+    many rows need goes back to the system each time, and to get it again takes a third as long as the work. Each call
+    brings the weights into the library's order; that of large ones takes longer.
+    """
+    calls = 1 if size >= _LARGE else min(len(rows), -(-sum(rows) * size // _AT_ONCE))
+    return tuple([len(rows) * (at + 1) // calls - len(rows) * at // calls for at in range(calls)])
 
 
 def takes_library(cell: RecurrentCell, device: torch.device, rows: Sequence[int]) -> bool:
