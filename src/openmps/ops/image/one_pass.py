@@ -46,6 +46,8 @@ Run = Callable[[list[Tensor], Tensor], None]
 """Gets the sources' elements and constants behind them, and where those of the result go."""
 _MOST_PIXELS = 49
 """Of a window whose pixels are read one by one."""
+_MOST_ROWS = 15
+"""Of a window along either axis for which a program keeps what it made of as many rows."""
 _MOST_TAPS = 64
 """Pixels that are weighed for one of a scaled picture."""
 _FARTHEST = 1 << 30
@@ -141,10 +143,13 @@ def _correlate(site: Site) -> Run | None:
     assert isinstance(op, Correlate)
     if not _are_plain(site) or math.prod(size) > _MOST_PIXELS:
         return None
-    bias, clamps, largest = float(op.bias), _clamps(site), _largest(site)
+    bias, clamps, largest, is_strip = float(op.bias), _clamps(site), _largest(site), max(size) <= _MOST_ROWS
 
     def run(given: list[Tensor], made: Tensor) -> None:
         x, weights = given
+        if is_strip:
+            _kernels("strips").weighed(x, made, size, corner, weights, bias=bias, clamps=clamps, largest=largest)
+            return
         kernels = _kernels("taps")
         kernels.windows(
             x, made, size, corner, makes=kernels.Makes.SUM, weights=weights, bias=bias, clamps=clamps, largest=largest
@@ -171,13 +176,14 @@ def _extreme(site: Site) -> Run | None:
     op, size, corner = site.ops[0], site.window.size, _corner(site)
     assert isinstance(op, Extreme)
     is_alike = site.formats[0] is site.formats[1]
-    if not _are_plain(site) or not is_alike or math.prod(size) > _MOST_PIXELS:
+    if not _are_plain(site) or not is_alike or max(size) > _MOST_ROWS:
         return None
+    weights = (1.0,) * size[0], (1.0,) * size[1]
 
     def run(given: list[Tensor], made: Tensor) -> None:
-        kernels = _kernels("taps")
-        makes = kernels.Makes.LARGEST if op.is_largest else kernels.Makes.SMALLEST
-        kernels.windows(given[0], made, size, corner, makes=makes)
+        makes = _kernels("taps").Makes
+        makes = makes.LARGEST if op.is_largest else makes.SMALLEST
+        _kernels("strips").both(given[0], made, size, corner, weights, makes=int(makes))
 
     return run
 
@@ -190,8 +196,13 @@ def _separable(site: Site) -> Run | None:
         return None
     weights, total = _weights(profile, size)
     clamps, largest, factor = _clamps(site), _largest(site), 1.0 / (total * (LARGEST if from_bytes else 1.0))
+    is_strip = max(size) <= _MOST_ROWS
 
     def run(given: list[Tensor], made: Tensor) -> None:
+        if is_strip:
+            kernels = _kernels("strips")
+            kernels.both(given[0], made, size, corner, weights, factor=factor, clamps=clamps, largest=largest)
+            return
         kernels = _kernels("taps")
         kernels.both_along(given[0], made, weights, corner, factor=factor, clamps=clamps, largest=largest)
 

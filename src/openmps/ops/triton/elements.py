@@ -28,8 +28,9 @@ _SHIFT: Any = tl.constexpr(1.5 * 2.0**23)
 def stored(value, LARGEST: tl.constexpr):
     """Numbers as bytes, ``LARGEST`` for 1: cut to 0 … 1, rounded to nearest, NaN is 0. As they are where that is 0."""
     if LARGEST > 0:
-        value = tl.where(value > 0.0, tl.minimum(value, 1.0), 0.0)
-        value = (value * LARGEST + _SHIFT) - _SHIFT
+        value = tl.minimum(tl.maximum(value, 0.0), 1.0) * LARGEST + _SHIFT
+        # The lowest byte of such a number is the byte.
+        value = value.to(tl.int32, bitcast=True).to(tl.uint8)
     return value
 
 

@@ -8,6 +8,7 @@ Pictures are of bytes or float32 numbers, in pixels without gaps; bytes of a res
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import Any
 
@@ -17,19 +18,22 @@ from openmps.ops.pointwise.arithmetic import Arithmetic
 from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.blocks import cdiv
 from openmps.ops.triton.elements import decode_unorm, encode_unorm, stored
+from openmps.ops.triton.image.words import are_words, packed, pointer, unpacked
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
 _BLOCK = 1024
+_NO_LIMITS = -math.inf, math.inf
 _KINDS = {Arithmetic.ADD: 0, Arithmetic.SUBTRACT: 1, Arithmetic.MULTIPLY: 2, Arithmetic.DIVIDE: 3}
 
 
 @Launched
 @triton.jit
 def _combined(
-    x, y, made, count, first, second, bias, least, most, KIND: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr
-):
+    x, y, made, count, first, second, bias, least, most, KIND: tl.constexpr, HAS_LIMITS: tl.constexpr,
+    LARGEST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """A block of numbers, wherever they are in the image."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_there = at < count
@@ -44,7 +48,8 @@ def _combined(
     else:
         value = tl.div_rn(a, b)
     value += bias
-    value = tl.where(value < least, least, tl.where(value > most, most, value))  # NaN stays
+    if HAS_LIMITS:
+        value = tl.where(value < least, least, tl.where(value > most, most, value))  # NaN stays
     tl.store(made + at, stored(value, LARGEST), is_there)
 
 
@@ -53,8 +58,10 @@ def combined(
     limits: tuple[float, float], largest: int,
 ) -> None:  # fmt: skip
     """`openmps.ops.pointwise.arithmetic.arithmetic` of two pictures into ``made``; bytes are ``largest`` for 1."""
-    count = made.numel()
-    _combined[(cdiv(count, _BLOCK),)](x, y, made, count, *scales, bias, *limits, _KINDS[kind], largest, _BLOCK)
+    count, has_limits = made.numel(), limits != _NO_LIMITS
+    _combined[(cdiv(count, _BLOCK),)](
+        x, y, made, count, *scales, bias, *limits, _KINDS[kind], has_limits, largest, _BLOCK
+    )
 
 
 @Launched
@@ -96,6 +103,18 @@ def thresholded(
 
 @Launched
 @triton.jit
+def _premultiplied_words(x, made, count, unit, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
+    """A block of pixels of four bytes."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    words = tl.load(pointer(x, True) + at, at < count, 0)
+    alpha = (words >> 24).to(tl.float32) * unit
+    factor = tl.join(tl.join(alpha, alpha), tl.join(alpha, tl.full([BLOCK], 1.0, tl.float32)))
+    value = unpacked(words, True).to(tl.float32) * unit * factor
+    tl.store(pointer(made, True) + at, packed(stored(value, LARGEST), True), at < count)
+
+
+@Launched
+@triton.jit
 def _premultiplied(x, made, count, unit, CHANNELS: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
     """A block of numbers, wherever they are in the image."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -107,8 +126,12 @@ def _premultiplied(x, made, count, unit, CHANNELS: tl.constexpr, LARGEST: tl.con
 
 def premultiplied(x: Tensor, made: Tensor, unit: float = 1.0, largest: int = 0) -> None:
     """Elements times ``unit``, and times that of the last channel, alpha, which stays; bytes are ``largest`` for 1."""
-    count = x.numel()
-    _premultiplied[(cdiv(count, _BLOCK),)](x, made, count, unit, x.shape[1], largest, _BLOCK)
+    count, channels = x.numel(), x.shape[1]
+    if are_words(x, made):
+        count //= channels
+        _premultiplied_words[(cdiv(count, _BLOCK),)](x, made, count, unit, largest, _BLOCK)
+        return
+    _premultiplied[(cdiv(count, _BLOCK),)](x, made, count, unit, channels, largest, _BLOCK)
 
 
 def converted(x: Tensor, made: Tensor, largest: int, *, is_decoded: bool) -> None:

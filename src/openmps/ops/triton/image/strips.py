@@ -1,0 +1,216 @@
+"""Windows of few rows in Triton: a program goes down a strip of a picture, and reads each of its rows once.
+
+Pictures are of bytes or float32 numbers, in pixels without gaps. What becomes of a row is kept for the windows below:
+sums that are yet to be finished, or what neighbours across make. Pixels of four bytes are read and written as words.
+"""
+# A kernel's parameters have no types in Python, and the checker must do without Triton.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
+# pyright: reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.blocks import cdiv
+from openmps.ops.triton.elements import stored
+from openmps.ops.triton.image.words import are_words, packed, pointer, unpacked
+
+triton: Any = import_module("triton")
+tl: Any = import_module("triton.language")
+
+Weights = tuple[tuple[float, ...], tuple[float, ...]]
+"""Down and across."""
+_BLOCK = 128
+_LINES, _PROGRAMS = (32, 16, 8), 1024
+"""Rows that a program makes, if there are so many programs nevertheless."""
+
+
+@triton.jit
+def _cells(first, wide, left, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, PIXELS: tl.constexpr):
+    """Where the neighbours of a block of numbers lie in a row, beyond its ends; and the same within them."""
+    at = first + tl.arange(0, BLOCK) * PIXELS
+    places, insides = (at,), (at,)
+    for i in tl.static_range(COLUMNS + PIXELS - 1):
+        column = at // CHANNELS + left + i
+        inside = tl.minimum(tl.maximum(column, 0), wide - 1)
+        places += (column * CHANNELS + at % CHANNELS,)
+        insides += (inside * CHANNELS + at % CHANNELS,)
+    return places[1:], insides[1:]
+
+
+@triton.jit
+def _number(row, place, inside, is_row, CLAMPS: tl.constexpr, IS_PACKED: tl.constexpr):
+    """Elements of a row; beyond its ends those there, or zeros."""
+    if CLAMPS:
+        elements = tl.load(row + inside)
+    else:
+        elements = tl.load(row + inside, is_row & (place == inside), 0)
+    return unpacked(elements, IS_PACKED)
+
+
+@triton.jit
+def _write(row, first, width, blocks, IS_PACKED: tl.constexpr, BLOCK: tl.constexpr, PIXELS: tl.constexpr):
+    """Pixels that lie side by side for each place of a block."""
+    if PIXELS == 1:
+        at = first + tl.arange(0, BLOCK)
+        tl.store(row + at, packed(blocks[0], IS_PACKED), at < width)
+    else:
+        at = first + tl.arange(0, BLOCK)[:, None] * 2 + tl.arange(0, 2)[None, :]
+        tl.store(row + at, tl.join(packed(blocks[0], IS_PACKED), packed(blocks[1], IS_PACKED)), at < width)
+
+
+@Launched
+@triton.jit
+def _weighed(
+    x, weights, made, bias, high, wide, top, left, height, width, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, CLAMPS: tl.constexpr, LARGEST: tl.constexpr, IS_PACKED: tl.constexpr, LINES: tl.constexpr,
+    BLOCK: tl.constexpr, PIXELS: tl.constexpr,
+):  # fmt: skip
+    """Sums by the weights of all pixels of a window, of a block of a strip. Those of ``ROWS`` rows are unfinished."""
+    strips = tl.cdiv(height, LINES)
+    image, start = tl.program_id(0) // strips, tl.program_id(0) % strips * LINES
+    first = tl.program_id(1) * BLOCK * PIXELS
+    places, insides = _cells(first, wide, left, CHANNELS, COLUMNS, BLOCK, PIXELS)
+    x, made = pointer(x, IS_PACKED), pointer(made, IS_PACKED)
+    zero = unpacked(tl.zeros([BLOCK], tl.uint32 if IS_PACKED else tl.float32), IS_PACKED).to(tl.float32)
+    sums = (zero,) * (ROWS * PIXELS)
+    taps = (0.0,)
+    for tap in tl.static_range(ROWS * COLUMNS):
+        taps += (tl.load(weights + tap),)
+    for step in range(LINES + ROWS - 1):
+        place = start + top + step
+        inside = tl.minimum(tl.maximum(place, 0), high - 1)
+        row = x + (image * high + inside).to(tl.int64) * (wide * CHANNELS)
+        numbers = (zero,)
+        for i in tl.static_range(COLUMNS + PIXELS - 1):
+            numbers += (_number(row, places[i], insides[i], inside == place, CLAMPS, IS_PACKED).to(tl.float32),)
+        # The first sum is finished by this row, and each takes the place of the one before it.
+        added = (zero,)
+        for k in tl.static_range(ROWS):
+            for pixel in tl.static_range(PIXELS):
+                total = zero if k == ROWS - 1 else sums[(k + 1) * PIXELS + pixel]
+                for i in tl.static_range(COLUMNS):
+                    term = numbers[1 + i + pixel] * taps[1 + (ROWS - 1 - k) * COLUMNS + i]
+                    total = term if k == ROWS - 1 and i == 0 else total + term
+                added += (total,)
+        sums = added[1:]
+        line = start + step - (ROWS - 1)
+        if (line >= start) & (line < height):
+            blocks = (zero,)
+            for pixel in tl.static_range(PIXELS):
+                blocks += (stored(sums[pixel] + bias, LARGEST),)
+            goes = made + (image * height + line).to(tl.int64) * (width * CHANNELS)
+            _write(goes, first, width * CHANNELS, blocks[1:], IS_PACKED, BLOCK, PIXELS)
+
+
+@triton.jit
+def _joined(total, number, weight, IS_FIRST: tl.constexpr, MAKES: tl.constexpr):
+    """What neighbours make, with one more."""
+    if MAKES == 0:
+        number = weight * number
+        return number if IS_FIRST else total + number
+    if IS_FIRST:
+        return number
+    if MAKES == 1:
+        return tl.maximum(total, number, propagate_nan=tl.PropagateNan.ALL)
+    return tl.minimum(total, number, propagate_nan=tl.PropagateNan.ALL)
+
+
+@Launched
+@triton.jit
+def _both(
+    x, down, across, made, factor, high, wide, top, left, height, width, MAKES: tl.constexpr, CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, CLAMPS: tl.constexpr, LARGEST: tl.constexpr, IS_PACKED: tl.constexpr,
+    LINES: tl.constexpr, BLOCK: tl.constexpr, PIXELS: tl.constexpr,
+):  # fmt: skip
+    """What neighbours across and then down make, of a block of a strip. Of ``ROWS`` rows it is unfinished."""
+    KIND: tl.constexpr = tl.float32 if (MAKES == 0 or not IS_PACKED) else tl.uint32
+    strips = tl.cdiv(height, LINES)
+    image, start = tl.program_id(0) // strips, tl.program_id(0) % strips * LINES
+    first = tl.program_id(1) * BLOCK * PIXELS
+    places, insides = _cells(first, wide, left, CHANNELS, COLUMNS, BLOCK, PIXELS)
+    x, made = pointer(x, IS_PACKED), pointer(made, IS_PACKED)
+    zero = unpacked(tl.zeros([BLOCK], tl.uint32 if IS_PACKED else tl.float32), IS_PACKED).to(KIND)
+    kept = (zero,) * (ROWS * PIXELS)
+    for step in range(LINES + ROWS - 1):
+        place = start + top + step
+        inside = tl.minimum(tl.maximum(place, 0), high - 1)
+        row = x + (image * high + inside).to(tl.int64) * (wide * CHANNELS)
+        numbers = (zero,)
+        for i in tl.static_range(COLUMNS + PIXELS - 1):
+            numbers += (_number(row, places[i], insides[i], inside == place, CLAMPS, IS_PACKED).to(KIND),)
+        newest = (zero,)
+        for pixel in tl.static_range(PIXELS):
+            total = zero
+            for i in tl.static_range(COLUMNS):
+                total = _joined(total, numbers[1 + i + pixel], across[i], i == 0, MAKES)
+            newest += (total,)
+        # The first is finished by this row, and each takes the place of the one before it.
+        added = (zero,)
+        for k in tl.static_range(ROWS):
+            for pixel in tl.static_range(PIXELS):
+                total = zero if k == ROWS - 1 else kept[(k + 1) * PIXELS + pixel]
+                added += (_joined(total, newest[1 + pixel], down[ROWS - 1 - k], k == ROWS - 1, MAKES),)
+        kept = added[1:]
+        line = start + step - (ROWS - 1)
+        if (line >= start) & (line < height):
+            blocks = (zero,)
+            for pixel in tl.static_range(PIXELS):
+                blocks += (stored(kept[pixel] * factor, LARGEST) if MAKES == 0 else kept[pixel],)
+            goes = made + (image * height + line).to(tl.int64) * (width * CHANNELS)
+            _write(goes, first, width * CHANNELS, blocks[1:], IS_PACKED, BLOCK, PIXELS)
+
+
+class _Cut(NamedTuple):
+    """How a picture is cut into parts of programs."""
+
+    grid: tuple[int, int]
+    channels: int
+    """Of what is read at once."""
+    is_packed: bool
+    lines: int
+    pixels: int
+
+
+def _cut(x: Tensor, made: Tensor) -> _Cut:
+    images, channels, height, width = made.shape
+    is_packed = are_words(x, made)
+    cells = 1 if is_packed else channels
+    pixels = 2 if cells == 1 else 1
+    blocks = cdiv(width * cells, _BLOCK * pixels)
+    lines = next((each for each in _LINES if images * height * blocks >= _PROGRAMS * each), _LINES[-1])
+    return _Cut((images * cdiv(height, lines), blocks), cells, is_packed, lines, pixels)
+
+
+def weighed(
+    x: Tensor, made: Tensor, size: tuple[int, int], corner: tuple[int, int], weights: Tensor, *, bias: float,
+    clamps: bool, largest: int,
+) -> None:  # fmt: skip
+    """Sums of windows of so many rows and columns, the first from ``corner`` on, by weights, and bias, into ``made``.
+
+    Bytes are ``largest`` for 1.
+    """
+    (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made)
+    _weighed[cut.grid](
+        x, weights, made, bias, high, wide, *corner, height, width, cut.channels, *size, clamps, largest,
+        cut.is_packed, cut.lines, _BLOCK, cut.pixels,
+    )  # fmt: skip
+
+
+def both(
+    x: Tensor, made: Tensor, size: tuple[int, int], corner: tuple[int, int], weights: Weights, *, makes: int = 0,
+    factor: float = 1.0, clamps: bool = True, largest: int = 0,
+) -> None:  # fmt: skip
+    """What neighbours across and then down make, windows beginning at ``corner``, times ``factor``, into ``made``.
+
+    Sums are by weights. Bytes are ``largest`` for 1, or the number as it is for 0.
+    """
+    (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made)
+    _both[cut.grid](
+        x, *weights, made, factor, high, wide, *corner, height, width, makes, cut.channels, *size, clamps, largest,
+        cut.is_packed, cut.lines, _BLOCK, cut.pixels,
+    )  # fmt: skip
