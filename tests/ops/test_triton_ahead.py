@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from openmps.ops import triton as forms
+from openmps.ops.image.one_pass import OnePass
+from openmps.ops.image.site import Site, Stored
+from openmps.ops.op import Function, Input, Role
 from openmps.ops.triton import ahead, blocks
-from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.ahead import Compiling, Launch, Launched, Launches
+from openmps.types import MPSImageFeatureChannelFormat
 
 FLAT = torch.zeros(64)
 BYTES = torch.zeros(64, dtype=torch.uint8)
@@ -87,6 +92,66 @@ def test_few_launches_are_kept_where_numbers_are_others_each_time(monkeypatch: p
     for number in range(1000):
         launched[(1,)](FLAT, number)
     assert len(launched._kept) <= 256
+
+
+def _joined(kernel: Any, given: list[torch.Tensor], made: torch.Tensor) -> Launches:
+    """Two launches, of all pictures and of what lies between them."""
+    between = torch.zeros(3)
+    first = Launch(Launched(kernel), (2,), (*given, 0.5, between))
+    return Launches((first, Launch(Launched(kernel), (3, 4), (between, 7, made), {"num_warps": 2})), (between,))
+
+
+def _picture(first: int = 0) -> torch.Tensor:
+    """Four pixels of four bytes, so many bytes behind a multiple of 16."""
+    memory = torch.zeros(64, dtype=torch.uint8)
+    place = -memory.data_ptr() % 16 + first
+    return memory[place : place + 16].view(1, 2, 2, 4).permute(0, 3, 1, 2)
+
+
+def test_launches_are_made_again_of_the_addresses_of_other_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one picture was both sources at first; anew where addresses have other remainders by 16."""
+    monkeypatch.setattr(ahead, "_stream_of", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(forms, "runs_on", lambda device: True)
+    kernel = Kernel()
+    stored, inputs = Stored(MPSImageFeatureChannelFormat.UNORM8, 4), tuple(Input(Role.SOURCE, name) for name in "01")
+    site = Site((), (stored, stored), (), (), stored, (2, 2), 1.0, 1.0)
+    form = OnePass(lambda given, made: _joined(kernel, given, made), site, Function(inputs, (), ("y",), (0,), 2))
+    x, y, made = (_picture() for _ in range(3))
+
+    def launched(*pictures: torch.Tensor, room: torch.Tensor | None = made) -> list[Any]:
+        kernel.launched.clear()
+        (found,) = form.run([*pictures], room) or [x]
+        assert (found is None) == (room is not None)
+        return [(how, grid, *arguments) for how, grid, arguments in kernel.launched]
+
+    assert [each[:2] for each in launched(x, x)] == [("anew", (2,)), ("anew", (3, 4))]
+    first, second = launched(x, y)
+    between = first[-1]
+    assert first == ("kept, stream of 3", (2, 1, 1), x.data_ptr(), y.data_ptr(), 0.5, between)
+    assert second == ("kept, stream of 3", (3, 4, 1), between, 7, made.data_ptr())
+    assert {each[0] for each in launched(x, y, room=None)} == {"kept, stream of 3"}
+    assert {each[0] for each in launched(_picture(4), y)} == {"anew"}
+    assert {each[0] for each in launched(_picture(4), _picture(20))} == {"anew"}
+    assert launched(_picture(4), y)[0][0] == "kept, stream of 3"
+
+
+def test_nothing_is_launched_while_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for the first time, nor again; and nothing is kept of it."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    kernel, asked = Kernel(), list[Any]()
+    monkeypatch.setattr(Compiling, "ask", lambda self, *arguments, **options: asked.append(arguments))
+    tensors = [FLAT, BYTES, torch.zeros(2)]
+    launches = _joined(kernel, tensors[:2], tensors[2])
+    with Compiling(torch.device("cpu")):
+        assert launches.first(tensors) is None
+    assert (len(asked), kernel.launched) == (2, [])
+    again = launches.first(tensors)
+    assert again is not None
+    kernel.launched.clear()
+    with Compiling(torch.device("cpu")):
+        again([each.data_ptr() for each in tensors])
+    assert kernel.launched == []
 
 
 def test_numbers_of_blocks_are_those_of_triton() -> None:

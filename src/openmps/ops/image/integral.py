@@ -28,7 +28,7 @@ def integral(region: Tensor, is_squared: bool, leaves_out: bool = False) -> Tens
 
         if kernels.takes(region) and region.shape[3] <= MOST_COLUMNS:
             made = torch.empty_like(region)
-            kernels.integral(region, made, is_squared=is_squared)
+            kernels.integral(region, made, is_squared=is_squared).now()
             return made
     if region.device.type == "cpu":
         return _row_by_row(region, is_squared)

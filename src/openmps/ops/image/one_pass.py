@@ -18,7 +18,6 @@ from torch import Tensor
 
 from openmps.ops import triton
 from openmps.ops.elements import DTYPES
-from openmps.ops.geometry import meet
 from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
 from openmps.ops.image.integral import MOST_COLUMNS, Integral
 from openmps.ops.image.order import Extreme
@@ -40,10 +39,14 @@ from openmps.ops.op import Function, Op, Role
 from openmps.ops.pointwise.arithmetic import Combination
 from openmps.ops.resample.image_scale import ScaleImage
 from openmps.ops.resample.stretch import Taps
+from openmps.ops.triton.ahead import ALIGNMENT, Again, Launches
 from openmps.types import MPSAlphaType, MPSImageEdgeMode
 
-Run = Callable[[list[Tensor], Tensor], None]
-"""Gets the sources' elements and constants behind them, and where those of the result go."""
+Run = Callable[[list[Tensor], Tensor], Launches | None]
+"""Gets the sources' elements and constants behind them, and where those of the result go.
+
+Gives the launches, which are yet to be made, of these very tensors; None where it has launched what it takes.
+"""
 _MOST_PIXELS = 49
 """Of a window whose pixels are read one by one."""
 _MOST_ROWS = 15
@@ -62,30 +65,54 @@ class OnePass:
         roles = [each.role for each in function.inputs]
         self._sources = [index for index, role in enumerate(roles) if role is Role.SOURCE]
         self._others = [index for index, role in enumerate(roles) if role is not Role.SOURCE]
+        self._kept: dict[tuple[int, ...], Again] = {}
+        """What launches it again, by the device and the remainders of all addresses."""
 
     def run(self, values: list[Any], room: Tensor | None) -> list[Any] | None:
         """See `openmps.ops.op.Form`."""
         sources = [values[index] for index in self._sources]
-        if not triton.runs_on(sources[0].device):
-            return None
-        takes = _kernels("taps").takes
-        if not takes(*sources):
-            return None
         first = sources[0]
+        if not triton.runs_on(first.device) or not all(map(_is_dense, sources)):
+            return None
         is_room = (
             room is not None
             and room.device == first.device
-            and takes(room)
-            and not any(meet(room, each) for each in sources)
+            and _is_dense(room)
+            and not any(_overlap(room, each) for each in sources)
         )
         made = room if is_room and room is not None else self._new(first)
-        self._run([*sources, *(values[index] for index in self._others)], made)
+        given = [*sources, *(values[index] for index in self._others)]
+        addresses = [*map(Tensor.data_ptr, given), made.data_ptr()]
+        key = first.get_device(), *[address % ALIGNMENT for address in addresses]
+        again = self._kept.get(key)
+        if again is not None:
+            again(addresses)
+        else:
+            self._launch(key, given, made)
         return [None if is_room else made]
+
+    def _launch(self, key: tuple[int, ...], given: list[Tensor], made: Tensor) -> None:
+        tensors = [each.detach() for each in (*given, made)]  # one that comes twice is told apart
+        launches = self._run(tensors[:-1], tensors[-1])
+        again = None if launches is None else launches.first(tensors)
+        if again is not None:
+            self._kept[key] = again
 
     def _new(self, like: Tensor) -> Tensor:
         channel_format, channels = self._site.result
         shape = like.shape[0], *self._site.size, channels
         return like.new_empty(shape, dtype=DTYPES[channel_format]).permute(0, 3, 1, 2)
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether images have pixels, whose channels lie side by side, without gaps; they have some (`Site`)."""
+    return x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether images that lie so have memory in common."""
+    begin, begins = one.data_ptr(), other.data_ptr()
+    return begin < begins + other.nbytes and begins < begin + one.nbytes
 
 
 def one_pass(site: Site, function: Function) -> OnePass | None:
@@ -145,13 +172,13 @@ def _correlate(site: Site) -> Run | None:
         return None
     bias, clamps, largest, is_strip = float(op.bias), _clamps(site), _largest(site), max(size) <= _MOST_ROWS
 
-    def run(given: list[Tensor], made: Tensor) -> None:
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
         x, weights = given
         if is_strip:
-            _kernels("strips").weighed(x, made, size, corner, weights, bias=bias, clamps=clamps, largest=largest)
-            return
+            kernels = _kernels("strips")
+            return kernels.weighed(x, made, size, corner, weights, bias=bias, clamps=clamps, largest=largest)
         kernels = _kernels("taps")
-        kernels.windows(
+        return kernels.windows(
             x, made, size, corner, makes=kernels.Makes.SUM, weights=weights, bias=bias, clamps=clamps, largest=largest
         )
 
@@ -163,9 +190,9 @@ def _sobel(site: Site) -> Run | None:
     if not _are_plain(site):
         return None
 
-    def run(given: list[Tensor], made: Tensor) -> None:
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
         kernels = _kernels("taps")
-        kernels.windows(
+        return kernels.windows(
             given[0], made, (3, 3), corner, makes=kernels.Makes.SOBEL, factor=unit, clamps=clamps, largest=largest
         )
 
@@ -180,10 +207,10 @@ def _extreme(site: Site) -> Run | None:
         return None
     weights = (1.0,) * size[0], (1.0,) * size[1]
 
-    def run(given: list[Tensor], made: Tensor) -> None:
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
         makes = _kernels("taps").Makes
         makes = makes.LARGEST if op.is_largest else makes.SMALLEST
-        _kernels("strips").both(given[0], made, size, corner, weights, makes=int(makes))
+        return _kernels("strips").both(given[0], made, size, corner, weights, makes=int(makes))
 
     return run
 
@@ -198,13 +225,12 @@ def _separable(site: Site) -> Run | None:
     clamps, largest, factor = _clamps(site), _largest(site), 1.0 / (total * (LARGEST if from_bytes else 1.0))
     is_strip = max(size) <= _MOST_ROWS
 
-    def run(given: list[Tensor], made: Tensor) -> None:
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
         if is_strip:
             kernels = _kernels("strips")
-            kernels.both(given[0], made, size, corner, weights, factor=factor, clamps=clamps, largest=largest)
-            return
+            return kernels.both(given[0], made, size, corner, weights, factor=factor, clamps=clamps, largest=largest)
         kernels = _kernels("taps")
-        kernels.both_along(given[0], made, weights, corner, factor=factor, clamps=clamps, largest=largest)
+        return kernels.both_along(given[0], made, weights, corner, factor=factor, clamps=clamps, largest=largest)
 
     return run
 
@@ -239,8 +265,8 @@ def _combination(site: Site) -> Run | None:
         return None
     scales, bias, largest = (op.primary_scale, op.secondary_scale), op.bias, _largest(site)
 
-    def run(given: list[Tensor], made: Tensor) -> None:
-        _kernels("pixels").combined(op.operation, given[0], given[1], made, scales, bias, (least, most), largest)
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
+        return _kernels("pixels").combined(op.operation, given[0], given[1], made, scales, bias, (least, most), largest)
 
     return run
 
@@ -263,8 +289,8 @@ def _threshold_bytes(site: Site) -> Run | None:
     if not _is_pointwise(site):
         return None
 
-    def run(given: list[Tensor], made: Tensor) -> None:
-        _kernels("pixels").thresholded(given[0], made, limit, *ends)
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
+        return _kernels("pixels").thresholded(given[0], made, limit, *ends)
 
     return run
 
@@ -279,8 +305,8 @@ def _gray_threshold(site: Site) -> Run | None:
     ends, largest = _thresholds(op.how, op.limit, op.largest), _largest(site)
     unit = LARGEST if site.formats[0] is BYTES else 1.0
 
-    def run(given: list[Tensor], made: Tensor) -> None:
-        _kernels("pixels").thresholded(
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
+        return _kernels("pixels").thresholded(
             given[0], made, op.limit, *ends, unit=unit, weights=gray.weights, largest=largest
         )
 
@@ -294,8 +320,8 @@ def _premultiplied(site: Site) -> Run | None:
     if (op.source, op.result) != kinds or not _is_pointwise(site) or not _are_plain(site):
         return None
 
-    def run(given: list[Tensor], made: Tensor) -> None:
-        _kernels("pixels").premultiplied(given[0], made, unit, largest)
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
+        return _kernels("pixels").premultiplied(given[0], made, unit, largest)
 
     return run
 
@@ -305,8 +331,9 @@ def _converted(site: Site) -> Run | None:
         return None
     is_decoded = site.formats[0] is BYTES
 
-    def run(given: list[Tensor], made: Tensor) -> None:
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
         _kernels("pixels").converted(given[0], made, int(LARGEST), is_decoded=is_decoded)
+        return None
 
     return run
 
@@ -318,8 +345,8 @@ def _integral(site: Site) -> Run | None:
     if not is_whole or op.leaves_out or {*site.formats} != {FLOATS}:
         return None
 
-    def run(given: list[Tensor], made: Tensor) -> None:
-        _kernels("integral").integral(given[0], made, is_squared=op.is_squared)
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
+        return _kernels("integral").integral(given[0], made, is_squared=op.is_squared)
 
     return run
 
@@ -336,15 +363,16 @@ def _scaled(site: Site) -> Run | None:
     factor, largest = _unit(site), _largest(site)
     kept: dict[torch.device, _Places] = {}
 
-    def run(given: list[Tensor], made: Tensor) -> None:
+    def run(given: list[Tensor], made: Tensor) -> Launches | None:
         device = given[0].device
         places = kept.get(device)
         if places is None:
             if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 places = _places(op, device, device)  # what a capture makes is its own
-            else:
-                places = kept[device] = _places(op, torch.device("cpu"), device)
-        _kernels("scale").scaled(given[0], made, *places, factor, largest)
+                _kernels("scale").scaled(given[0], made, *places, factor, largest).now()
+                return None
+            places = kept[device] = _places(op, torch.device("cpu"), device)
+        return _kernels("scale").scaled(given[0], made, *places, factor, largest)
 
     return run
 

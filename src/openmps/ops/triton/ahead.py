@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 _MOST_THREADS = 16
-_ALIGNMENT = 16
+ALIGNMENT = 16
 """Addresses and numbers that this divides are compiled for apart."""
 _here = threading.local()
 """``compiling``: what the launches of the calling thread are told to."""
@@ -55,17 +56,91 @@ class Launched:
             launch, device = kept
             launch(*arguments, stream=_stream_of(device))
             return
-        compiled = self._kernel[grid](*arguments, **options)
-        if compiled is not None:  # as of Triton's interpreter
+        launch = self.anew(grid, *arguments, **options)
+        if launch is not None:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            self._kept[key] = compiled[(*grid, 1, 1)[:3]], torch.cuda.current_device()
+            self._kept[key] = launch, torch.cuda.current_device()
+
+    def anew(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> Callable[..., object] | None:
+        """Launch without looking for what is kept; what launches it again, which Triton's interpreter does not give."""
+        compiled = self._kernel[grid](*arguments, **options)
+        return None if compiled is None else compiled[(*grid, 1, 1)[:3]]
+
+
+class Launch(NamedTuple):
+    """A launch that is yet to be made."""
+
+    kernel: Launched
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+class Launches(NamedTuple):
+    """Launches that are yet to be made one behind the other, and memory between them that nobody reads afterwards."""
+
+    launches: tuple[Launch, ...]
+    between: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def of(cls, kernel: Launched, grid: tuple[int, ...], arguments: tuple[Any, ...], **options: Any) -> Launches:
+        """A single one."""
+        return cls((Launch(kernel, grid, arguments, options),))
+
+    def now(self) -> None:
+        """Make them."""
+        for kernel, grid, arguments, options in self.launches:
+            kernel[grid](*arguments, **options)
+
+    def first(self, tensors: Sequence[Tensor]) -> Again | None:
+        """Make them, and give what makes them again with others in the place of these, each an object of its own.
+
+        None where nothing was launched, or not on a device.
+        """
+        if getattr(_here, "compiling", None) is not None:
+            self.now()
+            return None
+        made = [kernel.anew(grid, *arguments, **options) for kernel, grid, arguments, options in self.launches]
+        return None if None in made else Again(made, self, tensors)
+
+
+class Again:
+    """Launches as they were made once, with other tensors that lie alike: at addresses with equal remainders by 16.
+
+    Nothing is asked about their arguments any more, which takes as long as the launches.
+    """
+
+    __slots__ = ("_between", "_device", "_launches")
+
+    def __init__(self, made: Sequence[Any], launches: Launches, tensors: Sequence[Tensor]) -> None:
+        order = {id(each): index for index, each in enumerate((*tensors, *launches.between))}
+        self._device = torch.cuda.current_device()
+        self._between = [(each.numel(), each.dtype, each.device) for each in launches.between]
+        self._launches: list[tuple[Callable[..., object], list[Any], list[tuple[int, int]]]] = []
+        for launch, (_, _, arguments, _) in zip(made, launches.launches, strict=True):
+            kept = [None if id(each) in order else each for each in arguments]
+            places = [(place, order[id(each)]) for place, each in enumerate(arguments) if id(each) in order]
+            self._launches.append((launch, kept, places))
+
+    def __call__(self, addresses: list[int]) -> None:
+        """Launch on the current stream; ``addresses`` are those of the tensors, in their order."""
+        if getattr(_here, "compiling", None) is not None:
+            return
+        stream = _stream_of(self._device)
+        between = [torch.empty(count, dtype=dtype, device=device) for count, dtype, device in self._between]
+        addresses += map(Tensor.data_ptr, between)
+        for launch, kept, places in self._launches:
+            arguments = kept.copy()
+            for place, index in places:
+                arguments[place] = addresses[index]
+            launch(*arguments, stream=stream)
 
 
 def _exactly(argument: Any) -> Hashable:
     """What decides on how a kernel is compiled for an argument, and more: of numbers their values."""
     if isinstance(argument, Tensor):
-        return argument.dtype, argument.get_device(), argument.data_ptr() % _ALIGNMENT
+        return argument.dtype, argument.get_device(), argument.data_ptr() % ALIGNMENT
     if isinstance(argument, tuple):
         return tuple(map(_exactly, argument))
     if isinstance(argument, float):
@@ -123,7 +198,7 @@ class _StandIn:
 
     def __init__(self, tensor: Tensor) -> None:
         self.dtype = tensor.dtype
-        self._address = tensor.data_ptr() % _ALIGNMENT
+        self._address = tensor.data_ptr() % ALIGNMENT
 
     def data_ptr(self) -> int:
         return self._address
@@ -142,7 +217,7 @@ def _stand_in(argument: Any) -> Any:
 def _kind(argument: Any, parameter: Any) -> Hashable:
     """What arguments have in common that one compiled kernel takes."""
     if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % _ALIGNMENT == 0
+        return argument.dtype, argument.data_ptr() % ALIGNMENT == 0
     if isinstance(argument, tuple):
         return tuple([_kind(each, parameter) for each in argument])
     if parameter.is_constexpr:
@@ -150,5 +225,5 @@ def _kind(argument: Any, parameter: Any) -> Hashable:
     if (block := _block_of(argument)) is not None:
         return _kind(argument.base, parameter), block
     if type(argument) is int and not parameter.do_not_specialize:
-        return argument == 1, argument % _ALIGNMENT == 0, argument < 2**31
+        return argument == 1, argument % ALIGNMENT == 0, argument < 2**31
     return type(argument)

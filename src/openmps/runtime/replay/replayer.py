@@ -111,6 +111,11 @@ class Replayer:
             count, reason = len(works), "not replayed: the program itself captures what is launched"
         elif (steps := _steps_below(self._min_steps, works)) is not None:
             count, reason = len(works), _too_few(steps)
+        elif self._min_steps and (steps := _steps_in_place(works, self._device.type)):
+            count, reason = (
+                len(works),
+                f"not replayed: its {steps} step(s) write their results where these go, and a replay copies them",
+            )
         else:
             signature = self._signatures.look(works)
             if not signature.works:
@@ -265,6 +270,20 @@ def _steps_below(most: int, works: Iterable[tuple[str, Work]]) -> int | None:
             return None
         if steps >= most:
             return None
+    return steps
+
+
+def _steps_in_place(works: Iterable[tuple[str, Work]], device_type: str) -> int:
+    """Operations of all works where each writes its results where these go, as `Form` does, and none is temporary.
+
+    Otherwise 0. To launch them takes no longer than to tell by a signature that a replay would copy every result.
+    """
+    steps = 0
+    for _, work in works:
+        if isinstance(work, Dispatch) and type(work) is Dispatch and device_type in work.function.forms:
+            steps += work.function.launches
+        elif work is not keep_place:
+            return 0
     return steps
 
 

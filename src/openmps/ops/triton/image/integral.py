@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.ahead import Launch, Launched, Launches
 from openmps.ops.triton.blocks import cdiv, next_power_of_2
 from openmps.ops.triton.geometry import is_packed
 
@@ -71,15 +71,14 @@ def takes(region: Tensor) -> bool:
     return region.dtype == torch.float32 and is_packed(region)
 
 
-def integral(x: Tensor, made: Tensor, *, is_squared: bool) -> None:
+def integral(x: Tensor, made: Tensor, *, is_squared: bool) -> Launches:
     """Sums of numbers, or of their squares, up to each pixel, float64, rounded once, into ``made``."""
     images, channels, height, width = x.shape
     rows = max(_LEAST_ROWS, cdiv(height, _MOST_BANDS))
     bands, row = cdiv(height, rows), width * channels
     sums = x.new_empty((images, height, row), dtype=torch.float64)
     ends = x.new_empty((images, bands, row), dtype=torch.float64)
-    block = next_power_of_2(width)
-    _bands[(images * bands, channels)](
-        x, sums, ends, height, width, bands, rows, channels, is_squared, block, num_warps=8
-    )
-    _joined[(images * bands, cdiv(row, _BLOCK))](sums, ends, made, height, bands, rows, row, _AT_ONCE, _BLOCK)
+    arguments = x, sums, ends, height, width, bands, rows, channels, is_squared, next_power_of_2(width)
+    launch = Launch(_bands, (images * bands, channels), arguments, {"num_warps": 8})
+    arguments = sums, ends, made, height, bands, rows, row, _AT_ONCE, _BLOCK
+    return Launches((launch, Launch(_joined, (images * bands, cdiv(row, _BLOCK)), arguments)), (sums, ends))

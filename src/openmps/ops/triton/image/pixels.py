@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from openmps.ops.pointwise.arithmetic import Arithmetic
-from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.ahead import Launched, Launches
 from openmps.ops.triton.blocks import cdiv
 from openmps.ops.triton.elements import decode_unorm, encode_unorm, stored
 from openmps.ops.triton.image.words import are_words, packed, pointer, unpacked
@@ -56,12 +56,11 @@ def _combined(
 def combined(
     kind: Arithmetic, x: Tensor, y: Tensor, made: Tensor, scales: tuple[float, float], bias: float,
     limits: tuple[float, float], largest: int,
-) -> None:  # fmt: skip
+) -> Launches:  # fmt: skip
     """`openmps.ops.pointwise.arithmetic.arithmetic` of two pictures into ``made``; bytes are ``largest`` for 1."""
     count, has_limits = made.numel(), limits != _NO_LIMITS
-    _combined[(cdiv(count, _BLOCK),)](
-        x, y, made, count, *scales, bias, *limits, _KINDS[kind], has_limits, largest, _BLOCK
-    )
+    arguments = x, y, made, count, *scales, bias, *limits, _KINDS[kind], has_limits, largest, _BLOCK
+    return Launches.of(_combined, (cdiv(count, _BLOCK),), arguments)
 
 
 @Launched
@@ -89,16 +88,17 @@ def _thresholded(
 def thresholded(
     x: Tensor, made: Tensor, limit: float, above: float | None, other: float | None, *, unit: float = 1.0,
     weights: tuple[float, float, float] = (1.0, 0.0, 0.0), largest: int = 0,
-) -> None:  # fmt: skip
+) -> Launches:  # fmt: skip
     """Of each pixel's gray value v, of elements divided by ``unit``: ``above`` where ``v > limit``, else ``other``.
 
     None is v itself. The result has one channel; bytes are ``largest`` for 1, or the number as it is for 0.
     """
     pixels = made.numel()
-    _thresholded[(cdiv(pixels, _BLOCK),)](
+    arguments = (
         x, made, pixels, unit, weights, limit, above or 0.0, other or 0.0, x.shape[1], above is None, other is None,
-        largest, _BLOCK, enable_fp_fusion=False,
+        largest, _BLOCK,
     )  # fmt: skip
+    return Launches.of(_thresholded, (cdiv(pixels, _BLOCK),), arguments, enable_fp_fusion=False)
 
 
 @Launched
@@ -124,14 +124,13 @@ def _premultiplied(x, made, count, unit, CHANNELS: tl.constexpr, LARGEST: tl.con
     tl.store(made + at, stored(tl.where(channel == CHANNELS - 1, value, value * alpha), LARGEST), at < count)
 
 
-def premultiplied(x: Tensor, made: Tensor, unit: float = 1.0, largest: int = 0) -> None:
+def premultiplied(x: Tensor, made: Tensor, unit: float = 1.0, largest: int = 0) -> Launches:
     """Elements times ``unit``, and times that of the last channel, alpha, which stays; bytes are ``largest`` for 1."""
     count, channels = x.numel(), x.shape[1]
     if are_words(x, made):
         count //= channels
-        _premultiplied_words[(cdiv(count, _BLOCK),)](x, made, count, unit, largest, _BLOCK)
-        return
-    _premultiplied[(cdiv(count, _BLOCK),)](x, made, count, unit, channels, largest, _BLOCK)
+        return Launches.of(_premultiplied_words, (cdiv(count, _BLOCK),), (x, made, count, unit, largest, _BLOCK))
+    return Launches.of(_premultiplied, (cdiv(count, _BLOCK),), (x, made, count, unit, channels, largest, _BLOCK))
 
 
 def converted(x: Tensor, made: Tensor, largest: int, *, is_decoded: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.ahead import Launched, Launches
 from openmps.ops.triton.blocks import cdiv
 from openmps.ops.triton.elements import stored
 
@@ -48,13 +48,14 @@ def _scaled(
 
 def scaled(
     x: Tensor, made: Tensor, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor], factor: float, largest: int
-) -> None:
+) -> Launches:
     """Sums of pixels by the int32 places and float32 weights ``[taps, result]`` of each axis, times ``factor``.
 
     The place behind the last pixel is a zero. Into ``made``; bytes are ``largest`` for 1.
     """
     (_, channels, high, wide), (images, _, height, width) = x.shape, made.shape
-    _scaled[(images * height, cdiv(width * channels, _BLOCK))](
+    arguments = (
         x, made, *rows, *columns, factor, high, wide, height, width, channels, len(rows[0]), len(columns[0]), largest,
         _BLOCK,
     )  # fmt: skip
+    return Launches.of(_scaled, (images * height, cdiv(width * channels, _BLOCK)), arguments)

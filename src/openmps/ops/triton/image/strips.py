@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.ahead import Launched, Launches
 from openmps.ops.triton.blocks import cdiv
 from openmps.ops.triton.elements import stored
-from openmps.ops.triton.image.words import are_words, packed, pointer, unpacked
+from openmps.ops.triton.image.words import are_words, numbers, packed, pointer, unpacked
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
 Weights = tuple[tuple[float, ...], tuple[float, ...]]
 """Down and across."""
-_BLOCK = 128
-_LINES, _PROGRAMS = (32, 16, 8), 1024
-"""Rows that a program makes, if there are so many programs nevertheless."""
+_BLOCK, _WARPS = 64, 2
+_LINES, _FEW_ROWS, _PROGRAMS = (32, 16, 8), 7, 1000
+"""Rows that a program makes, the most for larger windows alone, if there are so many programs nevertheless."""
 
 
 @triton.jit
@@ -43,13 +43,17 @@ def _cells(first, wide, left, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, BLO
 
 
 @triton.jit
-def _number(row, place, inside, is_row, CLAMPS: tl.constexpr, IS_PACKED: tl.constexpr):
-    """Elements of a row; beyond its ends those there, or zeros."""
-    if CLAMPS:
-        elements = tl.load(row + inside)
-    else:
-        elements = tl.load(row + inside, is_row & (place == inside), 0)
-    return unpacked(elements, IS_PACKED)
+def _row(x, image, place, high, row, places, insides, COUNT: tl.constexpr, CLAMPS: tl.constexpr):
+    """Elements of a row of a picture of ``high`` rows; beyond its ends those there, or zeros."""
+    inside = tl.minimum(tl.maximum(place, 0), high - 1)
+    first = x + (image * high + inside).to(tl.int64) * row
+    elements = (first,)
+    for i in tl.static_range(COUNT):
+        if CLAMPS:
+            elements += (tl.load(first + insides[i]),)
+        else:
+            elements += (tl.load(first + insides[i], (inside == place) & (places[i] == insides[i]), 0),)
+    return elements[1:]
 
 
 @triton.jit
@@ -81,20 +85,22 @@ def _weighed(
     taps = (0.0,)
     for tap in tl.static_range(ROWS * COLUMNS):
         taps += (tl.load(weights + tap),)
+    row, origin = wide * CHANNELS, start + top
+    elements = _row(x, image, origin, high, row, places, insides, COLUMNS + PIXELS - 1, CLAMPS)
     for step in range(LINES + ROWS - 1):
-        place = start + top + step
-        inside = tl.minimum(tl.maximum(place, 0), high - 1)
-        row = x + (image * high + inside).to(tl.int64) * (wide * CHANNELS)
-        numbers = (zero,)
+        # Those of the next row are on their way while this one is added.
+        ahead = _row(x, image, origin + step + 1, high, row, places, insides, COLUMNS + PIXELS - 1, CLAMPS)
+        read = (zero,)
         for i in tl.static_range(COLUMNS + PIXELS - 1):
-            numbers += (_number(row, places[i], insides[i], inside == place, CLAMPS, IS_PACKED).to(tl.float32),)
+            read += (numbers(elements[i], IS_PACKED),)
+        elements = ahead
         # The first sum is finished by this row, and each takes the place of the one before it.
         added = (zero,)
         for k in tl.static_range(ROWS):
             for pixel in tl.static_range(PIXELS):
                 total = zero if k == ROWS - 1 else sums[(k + 1) * PIXELS + pixel]
                 for i in tl.static_range(COLUMNS):
-                    term = numbers[1 + i + pixel] * taps[1 + (ROWS - 1 - k) * COLUMNS + i]
+                    term = read[1 + i + pixel] * taps[1 + (ROWS - 1 - k) * COLUMNS + i]
                     total = term if k == ROWS - 1 and i == 0 else total + term
                 added += (total,)
         sums = added[1:]
@@ -128,26 +134,28 @@ def _both(
     LINES: tl.constexpr, BLOCK: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     """What neighbours across and then down make, of a block of a strip. Of ``ROWS`` rows it is unfinished."""
-    KIND: tl.constexpr = tl.float32 if (MAKES == 0 or not IS_PACKED) else tl.uint32
+    IS_NUMBER: tl.constexpr = MAKES == 0 or not IS_PACKED
     strips = tl.cdiv(height, LINES)
     image, start = tl.program_id(0) // strips, tl.program_id(0) % strips * LINES
     first = tl.program_id(1) * BLOCK * PIXELS
     places, insides = _cells(first, wide, left, CHANNELS, COLUMNS, BLOCK, PIXELS)
     x, made = pointer(x, IS_PACKED), pointer(made, IS_PACKED)
-    zero = unpacked(tl.zeros([BLOCK], tl.uint32 if IS_PACKED else tl.float32), IS_PACKED).to(KIND)
+    zero = unpacked(tl.zeros([BLOCK], tl.uint32 if IS_PACKED else tl.float32), IS_PACKED)
+    zero = zero.to(tl.float32) if IS_NUMBER else zero
     kept = (zero,) * (ROWS * PIXELS)
+    row, origin = wide * CHANNELS, start + top
+    elements = _row(x, image, origin, high, row, places, insides, COLUMNS + PIXELS - 1, CLAMPS)
     for step in range(LINES + ROWS - 1):
-        place = start + top + step
-        inside = tl.minimum(tl.maximum(place, 0), high - 1)
-        row = x + (image * high + inside).to(tl.int64) * (wide * CHANNELS)
-        numbers = (zero,)
+        ahead = _row(x, image, origin + step + 1, high, row, places, insides, COLUMNS + PIXELS - 1, CLAMPS)
+        read = (zero,)
         for i in tl.static_range(COLUMNS + PIXELS - 1):
-            numbers += (_number(row, places[i], insides[i], inside == place, CLAMPS, IS_PACKED).to(KIND),)
+            read += (numbers(elements[i], IS_PACKED) if IS_NUMBER else unpacked(elements[i], IS_PACKED),)
+        elements = ahead
         newest = (zero,)
         for pixel in tl.static_range(PIXELS):
             total = zero
             for i in tl.static_range(COLUMNS):
-                total = _joined(total, numbers[1 + i + pixel], across[i], i == 0, MAKES)
+                total = _joined(total, read[1 + i + pixel], across[i], i == 0, MAKES)
             newest += (total,)
         # The first is finished by this row, and each takes the place of the one before it.
         added = (zero,)
@@ -176,41 +184,44 @@ class _Cut(NamedTuple):
     pixels: int
 
 
-def _cut(x: Tensor, made: Tensor) -> _Cut:
+def _cut(x: Tensor, made: Tensor, rows: int) -> _Cut:
     images, channels, height, width = made.shape
     is_packed = are_words(x, made)
     cells = 1 if is_packed else channels
     pixels = 2 if cells == 1 else 1
     blocks = cdiv(width * cells, _BLOCK * pixels)
-    lines = next((each for each in _LINES if images * height * blocks >= _PROGRAMS * each), _LINES[-1])
+    lines = _LINES[1:] if rows <= _FEW_ROWS else _LINES
+    lines = next((each for each in lines if images * height * blocks >= _PROGRAMS * each), lines[-1])
     return _Cut((images * cdiv(height, lines), blocks), cells, is_packed, lines, pixels)
 
 
 def weighed(
     x: Tensor, made: Tensor, size: tuple[int, int], corner: tuple[int, int], weights: Tensor, *, bias: float,
     clamps: bool, largest: int,
-) -> None:  # fmt: skip
+) -> Launches:  # fmt: skip
     """Sums of windows of so many rows and columns, the first from ``corner`` on, by weights, and bias, into ``made``.
 
     Bytes are ``largest`` for 1.
     """
-    (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made)
-    _weighed[cut.grid](
+    (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made, size[0])
+    arguments = (
         x, weights, made, bias, high, wide, *corner, height, width, cut.channels, *size, clamps, largest,
         cut.is_packed, cut.lines, _BLOCK, cut.pixels,
     )  # fmt: skip
+    return Launches.of(_weighed, cut.grid, arguments, num_warps=_WARPS)
 
 
 def both(
     x: Tensor, made: Tensor, size: tuple[int, int], corner: tuple[int, int], weights: Weights, *, makes: int = 0,
     factor: float = 1.0, clamps: bool = True, largest: int = 0,
-) -> None:  # fmt: skip
+) -> Launches:  # fmt: skip
     """What neighbours across and then down make, windows beginning at ``corner``, times ``factor``, into ``made``.
 
     Sums are by weights. Bytes are ``largest`` for 1, or the number as it is for 0.
     """
-    (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made)
-    _both[cut.grid](
+    (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made, size[0])
+    arguments = (
         x, *weights, made, factor, high, wide, *corner, height, width, makes, cut.channels, *size, clamps, largest,
         cut.is_packed, cut.lines, _BLOCK, cut.pixels,
     )  # fmt: skip
+    return Launches.of(_both, cut.grid, arguments, num_warps=_WARPS)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import COLUMNS, ROWS
-from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.ahead import Launched, Launches
 from openmps.ops.triton.blocks import cdiv
 from openmps.ops.triton.elements import stored
 from openmps.ops.triton.geometry import is_packed
@@ -96,17 +96,18 @@ def _windows(
 def windows(
     x: Tensor, made: Tensor, size: tuple[int, int], corner: tuple[int, int], *, makes: Makes,
     weights: Tensor | None = None, factor: float = 1.0, bias: float = 0.0, clamps: bool = True, largest: int = 0,
-) -> None:  # fmt: skip
+) -> Launches:  # fmt: skip
     """What ``makes`` says of windows of so many rows and columns, the first from ``corner`` on, into ``made``.
 
     The result is times ``factor``, with ``bias`` added; bytes are ``largest`` for 1, or the number as it is for 0.
     Sobel's windows are of 3 x 3.
     """
     (_, channels, high, wide), (images, _, height, width) = x.shape, made.shape
-    _windows[(images * height, cdiv(width * channels, _BLOCK))](
+    arguments = (
         x, x if weights is None else weights, made, factor, bias, high, wide, *corner, height, width, int(makes),
         channels, *size, clamps, largest, _BLOCK,
     )  # fmt: skip
+    return Launches.of(_windows, (images * height, cdiv(width * channels, _BLOCK)), arguments)
 
 
 @Launched
@@ -170,34 +171,36 @@ def _along(
 def along(
     x: Tensor, made: Tensor, weights: tuple[float, ...], dimension: int, first: int, *, factor: float = 1.0,
     clamps: bool = True, largest: int = 0,
-) -> None:  # fmt: skip
+) -> Launches:  # fmt: skip
     """Sums of neighbours along an axis, the first from ``first`` on, by weights, times ``factor``, into ``made``.
 
     Bytes are ``largest`` for 1.
     """
     (_, channels, high, wide), (images, _, height, width) = x.shape, made.shape
-    _along[(images * height, cdiv(width * channels, _BLOCK))](
+    arguments = (
         x, weights, made, factor, high, wide, first, height, width, dimension == ROWS, channels, len(weights), clamps,
         largest, _BLOCK,
     )  # fmt: skip
+    return Launches.of(_along, (images * height, cdiv(width * channels, _BLOCK)), arguments)
 
 
 def sum_along(region: Tensor, weights: tuple[float, ...], dimension: int, scale: float) -> Tensor:
     """Sums of neighbours along an axis by weights, times ``scale``, float32: as many as there are whole windows."""
     less, (height, width) = len(weights) - 1, region.shape[2:]
     made = _numbers(region, *((height - less, width) if dimension == ROWS else (height, width - less)))
-    along(region, made, weights, dimension, 0, factor=scale)
+    along(region, made, weights, dimension, 0, factor=scale).now()
     return made
 
 
 def both_along(
     x: Tensor, made: Tensor, weights: tuple[tuple[float, ...], tuple[float, ...]], corner: tuple[int, int], *,
     factor: float, clamps: bool, largest: int,
-) -> None:  # fmt: skip
-    """`along` down, then across, windows beginning at ``corner``."""
+) -> Launches:  # fmt: skip
+    """`along` down, then across, windows beginning at ``corner``; and the sums in between."""
     sums = _numbers(x, made.shape[2], x.shape[3])
-    along(x, sums, weights[0], ROWS, corner[0], clamps=clamps)
-    along(sums, made, weights[1], COLUMNS, corner[1], factor=factor, clamps=clamps, largest=largest)
+    down = along(x, sums, weights[0], ROWS, corner[0], clamps=clamps)
+    across = along(sums, made, weights[1], COLUMNS, corner[1], factor=factor, clamps=clamps, largest=largest)
+    return Launches((*down.launches, *across.launches), (sums,))
 
 
 def _numbers(like: Tensor, height: int, width: int) -> Tensor:
