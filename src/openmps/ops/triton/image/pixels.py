@@ -23,7 +23,7 @@ from openmps.ops.triton.image.words import are_words, packed, pointer, unpacked
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-_BLOCK = 1024
+_BLOCK, _MANY_BYTES = 1024, 4096
 _NO_LIMITS = -math.inf, math.inf
 _KINDS = {Arithmetic.ADD: 0, Arithmetic.SUBTRACT: 1, Arithmetic.MULTIPLY: 2, Arithmetic.DIVIDE: 3}
 
@@ -58,27 +58,34 @@ def combined(
     limits: tuple[float, float], largest: int,
 ) -> Launches:  # fmt: skip
     """`openmps.ops.pointwise.arithmetic.arithmetic` of two pictures into ``made``; bytes are ``largest`` for 1."""
-    count, has_limits = made.numel(), limits != _NO_LIMITS
-    arguments = x, y, made, count, *scales, bias, *limits, _KINDS[kind], has_limits, largest, _BLOCK
-    return Launches.of(_combined, (cdiv(count, _BLOCK),), arguments)
+    count, has_limits, block = made.numel(), limits != _NO_LIMITS, _BLOCK if largest == 0 else _MANY_BYTES
+    arguments = x, y, made, count, *scales, bias, *limits, _KINDS[kind], has_limits, largest, block
+    return Launches.of(_combined, (cdiv(count, block),), arguments)
 
 
 @Launched
 @triton.jit
 def _thresholded(
     x, made, pixels, unit, weights, limit, above, other, CHANNELS: tl.constexpr, KEEPS_ABOVE: tl.constexpr,
-    KEEPS_OTHER: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
+    KEEPS_OTHER: tl.constexpr, LARGEST: tl.constexpr, IS_PACKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block of pixels."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_there = at < pixels
     one = tl.zeros([BLOCK], tl.float32) + unit
-    value = tl.div_rn(tl.load(x + at * CHANNELS, is_there, 0).to(tl.float32), one)
+    if IS_PACKED:
+        words = tl.load(pointer(x, True) + at, is_there, 0)
+        value = tl.div_rn((words & 0xFF).to(tl.float32), one)
+    else:
+        value = tl.div_rn(tl.load(x + at * CHANNELS, is_there, 0).to(tl.float32), one)
     if CHANNELS > 1:
         value *= weights[0]
         for channel in tl.static_range(1, CHANNELS if CHANNELS < 3 else 3):
-            number = tl.load(x + at * CHANNELS + channel, is_there, 0).to(tl.float32)
-            value += tl.div_rn(number, one) * weights[channel]
+            if IS_PACKED:
+                number = (words >> (8 * channel)) & 0xFF
+            else:
+                number = tl.load(x + at * CHANNELS + channel, is_there, 0)
+            value += tl.div_rn(number.to(tl.float32), one) * weights[channel]
     is_above = value > limit
     kept_above = value if KEEPS_ABOVE else tl.zeros([BLOCK], tl.float32) + above
     kept_other = value if KEEPS_OTHER else tl.zeros([BLOCK], tl.float32) + other
@@ -96,7 +103,7 @@ def thresholded(
     pixels = made.numel()
     arguments = (
         x, made, pixels, unit, weights, limit, above or 0.0, other or 0.0, x.shape[1], above is None, other is None,
-        largest, _BLOCK,
+        largest, are_words(x), _BLOCK,
     )  # fmt: skip
     return Launches.of(_thresholded, (cdiv(pixels, _BLOCK),), arguments, enable_fp_fusion=False)
 
