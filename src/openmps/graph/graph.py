@@ -18,7 +18,7 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError, warn_user
 from openmps.graph.compile.compiler import copy_kernels, make_kernels
-from openmps.graph.compile.gradients import Treatment
+from openmps.graph.compile.gradients import PLAIN
 from openmps.graph.compile.interface import Interface, Results
 from openmps.graph.compile.passes import Network, check_gradients, check_listed, reachable, required
 from openmps.graph.compile.program import Program
@@ -28,6 +28,7 @@ from openmps.graph.nodes.node import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
     MPSNNImageNode,
+    MPSNNStateNode,
     checked_allocator,
 )
 from openmps.graph.nodes.trainable import training_of
@@ -420,8 +421,8 @@ class MPSNNGraph(PlannedGraph):
         """Check everything, make what comes out, record the work and ask for updates."""
         interface, who = self._interface, self._name or self.name
         check_command_buffer(who, command_buffer, self._device)
-        for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
-            if receiver is not None:
+        if receivers[0] is not None or receivers[1] is not None:
+            for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
                 check_receiver(who, argument, receiver)
         check_sources(who, interface, command_buffer, sources, states)
         if not self._kernels:
@@ -430,33 +431,33 @@ class MPSNNGraph(PlannedGraph):
         given = dict(zip(interface.input_states, states, strict=True))
         shapes = tuple([images.whole().shape for images in sources])
         program = self._program(shapes, {}, given)
-        allocators = {
-            **(interface.observed if receivers[0] is None else interface.allocators),
-            **({interface.result: self.destination_image_allocator} if interface.result_is_needed else {}),
-        }
-        single = isinstance(sources[0], MPSImage)
-        outputs = make_outputs(self, command_buffer, program, allocators, single=single)
-        formats = other_formats(program, outputs) if outputs else {}
-        program = self._program(shapes, formats, given) if formats else program
-        return outputs, self._record(command_buffer, program, sources, states, outputs)
+        allocators = interface.observed if receivers[0] is None else interface.allocators
+        if interface.result_is_needed:
+            allocators = {**allocators, interface.result: self.destination_image_allocator}
+        outputs: dict[MPSNNImageNode, Images] = {}
+        if allocators:
+            single = isinstance(sources[0], MPSImage)
+            outputs = make_outputs(self, command_buffer, program, allocators, single=single)
+            formats = other_formats(program, outputs)
+            program = self._program(shapes, formats, given) if formats else program
+        return outputs, self._record(command_buffer, program, sources, given, outputs)
 
     def _record(
         self,
         command_buffer: CommandBuffer,
         program: Program,
         sources: Sequence[Images],
-        states: Sequence[MPSStateBatch],
+        given: dict[MPSNNStateNode, MPSStateBatch],
         outputs: dict[MPSNNImageNode, Images],
     ) -> list[MPSStateBatch]:
         """Record the work with its updates; the states that come out."""
         interface, who = self._interface, self._name or self.name
-        given = dict(zip(interface.input_states, states, strict=True))
         self._stale_weights.warn()
         step = None
         treatment = self._updates.treatment(self.gradient_norm_limit, keeps=self.keeps_gradients)
         if not interface.result_states:
             step = self._updates.step(program, self._own_queue, self._sharing, given, treatment)
-        if step is None and treatment != Treatment():
+        if step is None and treatment != PLAIN:
             keeps = treatment.adds or not treatment.updates
             raise self._undeclared("keeps_gradients" if keeps else "gradient_norm_limit")
         working = StagesStates(program)
@@ -476,7 +477,7 @@ class MPSNNGraph(PlannedGraph):
             command_buffer.record(who, encoding_of(program, bound, tuple(ends), checked=self.stop_on_non_finite))
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)
-        count_reads(interface, sources, states)
+        count_reads(interface, sources, [*given.values()])
         if update is not None:
             update.encode(command_buffer, self._sharing)
         return made

@@ -427,9 +427,10 @@ class CommandBuffer(Recorder):
         Raises:
             MTLCommandBufferError: The buffer is committed already, or an encoder is open on it.
         """
-        self._check_commit("commit")
+        recording = self.recording
+        self._check_commit("commit", recording)
         root = self.root_command_buffer
-        self.recording.lifetime.end(root)
+        recording.lifetime.end(root)
         root.hand_over()
 
 
@@ -442,7 +443,7 @@ class MTLCommandBuffer(CommandBuffer):
 
     _device: MTLDevice
     _recording: Recording
-    _retained_references: bool
+    _retained_references: bool = True
 
     def __init__(
         self, command_queue: MTLCommandQueue, executor: QueueExecutor, retained_references: bool = True
@@ -450,8 +451,10 @@ class MTLCommandBuffer(CommandBuffer):
         if not isinstance(executor, QueueExecutor):
             remedy = "Make one with command_queue.command_buffer()"
             raise MPSTypeError("MTLCommandBuffer", "executor", "must be a queue's", type(executor).__name__, remedy)
-        recording = Recording(command_queue, executor)
-        vars(self).update(_device=command_queue.device, _recording=recording, _retained_references=retained_references)
+        store(self, "_recording", Recording(command_queue, executor))
+        store(self, "_device", command_queue.device)
+        if not retained_references:
+            store(self, "_retained_references", False)
 
     def __del__(self) -> None:
         # There is no recording if __init__ failed.
@@ -480,7 +483,7 @@ class MTLCommandBuffer(CommandBuffer):
 
     def commit_and_pass_on(self) -> MTLCommandBuffer:
         """Commit, and return a new buffer that goes on with this one's lifetime, label and debug groups."""
-        self._check_commit("commit_and_continue")
+        self._check_commit("commit_and_continue", self._recording)
         successor = self._recording.queue.command_buffer()
         recording, before = successor.recording, self._recording
         recording.lifetime, recording.label, recording.debug_groups = before.lifetime, before.label, before.debug_groups

@@ -154,25 +154,27 @@ class HostTimer:
 class Latch:
     """Something that happens once and that threads wait for: a `threading.Event` that is cheap to make."""
 
-    _reached = False
+    is_reached = False
+    """Whether it has happened: what `is_set` says, without a call."""
     _lock: threading.Lock | None = None
     """Closed until then; the first thread that waits makes it."""
 
     def is_set(self) -> bool:
         """Whether it has happened."""
-        return self._reached
+        return self.is_reached
 
     def set(self) -> None:
         """Let it have happened; a second call changes nothing, nor does one of another thread at the same time."""
-        if not self._reached:
-            self._reached = True
-            self._open()
+        if not self.is_reached:
+            self.is_reached = True
+            # In this order: a thread that waits has made the lock before it looks, or makes it and sees that it has.
+            if self._lock is not None:
+                self._open(self._lock)
 
-    def _open(self) -> None:
-        lock = self._lock
-        if lock is not None:
-            with suppress(RuntimeError):  # It is open.
-                lock.release()
+    @staticmethod
+    def _open(lock: threading.Lock) -> None:
+        with suppress(RuntimeError):  # It is open.
+            lock.release()
 
     def wait(self, patience: float = math.inf) -> bool:
         """Block until it has happened, or for so many seconds; whether it has.
@@ -180,17 +182,17 @@ class Latch:
         The wait is cut into slices so that an interrupt reaches it on every operating system. One that arrives between
         the two calls on the lock costs the other threads a slice, no more.
         """
-        if self._reached:
+        if self.is_reached:
             return True
         made = threading.Lock()
         made.acquire()
         lock: threading.Lock = vars(self).setdefault("_lock", made)
         # In this order: what happens meanwhile is seen here, or opens the lock.
         end = time.monotonic() + patience
-        while not self._reached and time.monotonic() < end:
+        while not self.is_reached and time.monotonic() < end:
             if lock.acquire(timeout=WAIT_SLICE):
-                self._open()
-        return self._reached
+                self._open(lock)
+        return self.is_reached
 
 
 class Execution:
@@ -298,7 +300,7 @@ class Execution:
 
     def finish(self) -> None:
         """Wait for the device, call the completed handlers, then let the waiting threads go on."""
-        if self.finished.is_set():
+        if self.finished.is_reached:
             return
         try:
             self._timer.wait()

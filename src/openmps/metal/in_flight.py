@@ -38,6 +38,12 @@ class InFlight:
         # A copy in one step: records come and go on other threads.
         return iter(tuple(self._records))
 
+    def are(self, count: int) -> bool:
+        """Whether so many have not come to their end, as far as is known without asking the device."""
+        if len(self._records) < count:
+            return False
+        return sum([not each.finished.is_reached for each in tuple(self._records)]) >= count
+
     def add(self, execution: Execution) -> None:
         """Note a record that was handed on; once more does no harm."""
         self._records.append(execution)
@@ -70,13 +76,13 @@ class InFlight:
     def forget(self) -> None:
         """Drop those at the front that have come to their end. One thread at a time may."""
         records = self._records
-        while records and records[0].finished.is_set():
+        while records and records[0].finished.is_reached:
             records.popleft()
 
     def retire(self, new: Execution | None = None) -> None:
         """Finish the quiet records at the front that the device has done; ``new`` is not asked for."""
         for each in tuple(self._records):  # a copy in one step
-            if each.finished.is_set():
+            if each.finished.is_reached:
                 continue
             if each is new or not each.is_quiet:
                 return

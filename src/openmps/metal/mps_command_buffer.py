@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from openmps.checks import KnownAttributes, Shown, described, of_kind, one_of_two
+from openmps.checks import KnownAttributes, Shown, described, of_kind, one_of_two, store
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.device import (
     CommandBuffer,
@@ -155,13 +155,13 @@ class MPSCommandBuffer(CommandBuffer):
     """
 
     _command_buffer: CommandBuffer
-    _inner: MPSCommandBuffer | None
+    _inner: MPSCommandBuffer | None = None
     _stream: _Stream
     _device: MTLDevice
     _lifetime: Lifetime
-    _predicate: MPSPredicate | None
-    _heap_provider: MPSHeapProvider | None
-    _heaps: list[MTLHeap]
+    _predicate: MPSPredicate | None = None
+    _heap_provider: MPSHeapProvider | None = None
+    _heaps: tuple[MTLHeap, ...] = ()
 
     def __init__(
         self, command_queue: MTLCommandQueue | None = None, command_buffer: CommandBuffer | None = None
@@ -175,17 +175,13 @@ class MPSCommandBuffer(CommandBuffer):
             command_buffer, inner = command_queue.command_buffer(), None
         else:
             command_buffer, inner = _open(command_buffer)
-        # Written at once: every step of a program makes one.
-        vars(self).update(
-            _command_buffer=command_buffer,
-            _inner=inner,
-            _stream=_Stream(command_buffer.root_command_buffer) if inner is None else inner._stream,
-            _device=command_buffer.device,
-            _lifetime=command_buffer.lifetime,
-            _predicate=None,
-            _heap_provider=None,
-            _heaps=[],
-        )
+        if inner is not None:
+            store(self, "_inner", inner)
+        # Every step of a program makes one.
+        store(self, "_command_buffer", command_buffer)
+        store(self, "_stream", _Stream(command_buffer.root_command_buffer) if inner is None else inner._stream)
+        store(self, "_device", command_buffer.device)
+        store(self, "_lifetime", command_buffer.lifetime)
 
     # --- what it wraps -----------------------------------------------------------------------------------------------
 
@@ -323,11 +319,11 @@ class MPSCommandBuffer(CommandBuffer):
             raise MPSDeviceError(self.name, "heap_provider.new_heap", rule, repr(heap))
         if not self._heaps:
             self.lifetime.before_end.append(self._retire_heaps)
-        self._heaps.append(heap)
+        self._heaps += (heap,)
         return heap
 
     def _retire_heaps(self, last: MTLCommandBuffer) -> None:
-        heaps, self._heaps = self._heaps, []
+        heaps, self._heaps = self._heaps, ()
         retire = getattr(self._heap_provider, "retire_heap", None)
         if retire is not None:
             last.add_completed_handler(lambda _: [retire(heap, HEAP_CACHE_SECONDS) for heap in heaps])

@@ -114,7 +114,8 @@ class QueueExecutor:
         ticket.execution = execution
         execution.committed_at = self._patience.heard = time.monotonic()
         try:
-            self.reserve(ticket)
+            if not ticket.is_reserved:
+                self.reserve(ticket)
             self.advance()
             if self._launches_at_commit:
                 self._in_flight.retire(execution)
@@ -175,7 +176,7 @@ class QueueExecutor:
     def wait_for_room(self) -> None:
         """Block while as many records are in flight as the queue holds, unless they wait for this thread."""
         self._patience.heard = time.monotonic()
-        if len(self._in_flight) < self._capacity or threading.get_ident() == self._launcher or self._is_inside:
+        if not self._in_flight.are(self._capacity) or threading.get_ident() == self._launcher or self._is_inside:
             return
         while (oldest := self._locked(self._oldest_of_a_full_queue)) is not None:
             if self.wait(oldest, oldest.finished) is not None:
@@ -316,11 +317,17 @@ class QueueExecutor:
             raise
 
     def _take(self, turn: _Turn) -> Execution | None:
-        if self._holder == threading.get_ident():  # as `_is_inside` says
+        caller = threading.get_ident()
+        if self._holder == caller:  # as `_is_inside` says
             # The worker takes it up, when the interrupted steps are done.
             self._inbox.put(_Signal.ADVANCE)
             return None
-        return self._locked(partial(self._take_first, turn))
+        with self._lock:  # as `_locked` does, which each commit would pay for
+            self._holder = caller
+            try:
+                return self._take_first(turn)
+            finally:
+                self._holder = None
 
     def _take_first(self, turn: _Turn) -> Execution | None:
         while self._order and (self._order[0].abandoned or self._order[0].is_handed_on):

@@ -78,7 +78,8 @@ class Record:
 
     def hand_over(self, owner: Owner) -> bool:
         """Commit: the executor runs the works in their turn; False if it was committed already."""
-        self.executor.start()
+        if self.executor.worker is None:
+            self.executor.start()
         self.execution.prepare(owner)
         ticket, is_mine = Ticket(weakref.ref(self)), False
         try:
@@ -152,8 +153,9 @@ class Record:
         """Nobody is left to commit it: its results cannot be read, and its ticket must not hold up the queue."""
         if self.execution.status < _COMMITTED:
             mark_unwritten(self.unfinished_works(), self.name)
-        if self.ticket is not None and self.ticket.is_open:
-            self.executor.abandon(self.ticket)
+        ticket = self.ticket
+        if ticket is not None and not ticket.is_handed_on and ticket.is_open:
+            self.executor.abandon(ticket)
 
 
 class Lifetime:
@@ -334,10 +336,10 @@ class Recorder(KnownAttributes, Single, ABC):
 
     # --- what is refused ---------------------------------------------------------------------------------------------
 
-    def _check_commit(self, method: str) -> None:
-        if not self.recording.is_open:
+    def _check_commit(self, method: str, recording: Record) -> None:
+        if recording.encoder is not None or recording.execution.status >= _COMMITTED:
             self._refuse_encode(method)
-        if self.recording.executor.is_closed:
+        if recording.executor.is_closed:
             remedy = "Wait for the last buffer before that"
             fault = MTLCommandBufferError(self.name, method, "came too late: the process is ending", None, remedy)
             # What a handler raises is seen by those who look at its buffer, and they are gone.

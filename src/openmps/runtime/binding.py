@@ -13,8 +13,9 @@ every other        a number, which is uploaded or must be equal; or something th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -206,6 +207,10 @@ class Number(_NumberFields, Binding):
     def regions(self) -> tuple[()]:
         """None."""
         return ()
+
+
+new_number: Callable[[tuple[float]], Number] = partial(tuple.__new__, Number)
+"""Makes one as `Number` does, without a call of Python's: a step has many."""
 
 
 class HeldTensor(PersistentBinding):

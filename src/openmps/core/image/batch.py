@@ -35,6 +35,7 @@ MOST_IMAGES = 1 << 20
 """Images of the largest batch: each may become an object of its own."""
 
 _NO_STOP = -(2**63)
+_new_object = object.__new__
 
 
 class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
@@ -98,7 +99,7 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
         if is_known and type(array) is np.ndarray and isinstance(device, MTLDevice):
             template = _keeping(device, array.shape, array.dtype, channel_format)
             if template is not None:
-                return template.holding(np.array(array, order="C"))
+                return template.holding(array.copy())
         block = arrays.from_numpy("MPSImageBatch", device, array, channel_format, (4,))
         return _like(device, block.channel_format, block.extent).batch_of(block)
 
@@ -126,15 +127,6 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
         store(batch, "_members", members)
         store(batch, "_span", range(members.storage.count) if span is None else span)
         store(batch, "_stack", None)
-        return batch
-
-    @classmethod
-    def _all_of(cls, members: Members, template: BatchTemplate) -> MPSImageBatch:
-        batch = cls.__new__(cls)
-        store(batch, "_images", ())
-        store(batch, "_members", members)
-        store(batch, "_span", template.span)
-        store(batch, "_stack", Stack((members.storage,), template.shape, template.view_key))
         return batch
 
     # --- a sequence -------------------------------------------------------------------------------------------------
@@ -336,7 +328,8 @@ class BatchTemplate:
 
     def batch(self) -> MPSImageBatch:
         """A new batch."""
-        return self.batch_of(Block(self.torch_device, self.shape.channel_format, self.shape.extent))
+        extent, channel_format = self.shape
+        return self.batch_of(Block(self.torch_device, channel_format, extent))
 
     def image(self) -> MPSImage:
         """A new image object that holds all of them."""
@@ -349,15 +342,20 @@ class BatchTemplate:
 
     def holding(self, elements: NDArray[Any]) -> MPSImageBatch:
         """A new batch of elements that are nobody else's, ``[images, height, width, channels]``."""
-        block = Block(self.torch_device, self.shape.channel_format, self.shape.extent)
-        block.hold_array(elements, self.layout)
-        return self.batch_of(block)
+        extent, channel_format = self.shape
+        return self.batch_of(Block(self.torch_device, channel_format, extent, elements, self.layout))
 
     def batch_of(self, block: Block) -> MPSImageBatch:
         """The batch of a block of this shape."""
-        return MPSImageBatch._all_of(  # pyright: ignore[reportPrivateUsage]
-            Members(block, self.descriptor, self.device), self
-        )
+        return self._all_of(Members(block, self.descriptor, self.device))
+
+    def _all_of(self, members: Members) -> MPSImageBatch:
+        batch = _new_object(MPSImageBatch)
+        store(batch, "_images", ())
+        store(batch, "_members", members)
+        store(batch, "_span", self.span)
+        store(batch, "_stack", Stack((members.storage,), self.shape, self.view_key))
+        return batch
 
 
 class TemporaryTemplate(BatchTemplate):
@@ -371,9 +369,7 @@ class TemporaryTemplate(BatchTemplate):
     def on(self, command_buffer: CommandBuffer) -> MPSImageBatch:
         """A new batch; the command buffer is open and of the device."""
         block = Block(self.torch_device, self.shape.channel_format, self.shape.extent)
-        return MPSImageBatch._all_of(  # pyright: ignore[reportPrivateUsage]
-            TemporaryMembers(block, self.descriptor, command_buffer), self
-        )
+        return self._all_of(TemporaryMembers(block, self.descriptor, command_buffer))
 
     def image_on(self, command_buffer: CommandBuffer) -> MPSImage:
         """A new image object that holds all of them; likewise."""

@@ -103,7 +103,15 @@ class Block(DeferrableMemory):
     is_persistent = False
     is_partly_written = True
 
-    def __init__(self, device: torch.device, channel_format: Format, extent: Extent) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        channel_format: Format,
+        extent: Extent,
+        host: NDArray[Any] | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        """``host`` are elements ``[N, H, W, C]`` without gaps that are nobody else's, which lie so as tensors."""
         self.device = device
         self.channel_format = channel_format
         self.extent = extent
@@ -112,7 +120,8 @@ class Block(DeferrableMemory):
         self.is_shared = False
         """Whether other blocks may see the same memory, as that of a texture."""
         self._tensor: Tensor | None = None
-        self._host: Host | None = None
+        self._host: Host | None = host
+        self._layout = layout
         self._deferred: Callable[[], Tensor] | None = None
         """Copies elements that are in memory of somebody else's, as long as they are."""
         self._was_copied = False
@@ -185,10 +194,6 @@ class Block(DeferrableMemory):
             self._tensor = host
         else:
             self._host = host
-
-    def hold_array(self, host: NDArray[Any], layout: Layout) -> None:
-        """The same of an array ``[N, H, W, C]`` without gaps, of which tensors are made when they are asked for."""
-        self._layout, self._host = layout, host
 
     def defer(self, copy: Callable[[], Tensor]) -> None:
         """Have elements that ``copy`` makes when they are first asked for; the block has no memory yet."""
@@ -414,8 +419,10 @@ class Stack(View[Shape]):
         if len(self.parts) != 1:
             return self.stored()
         part = self.parts[0]
-        host = part.block.to_copy()
-        return host if part.is_whole else part.part_of(as_elements(host))
+        block, extent = part.block, part.block.extent
+        host = block.to_copy()
+        is_whole = part.count == extent.images and part.channels == extent.channels  # as its property says
+        return host if is_whole else part.part_of(as_elements(host))
 
     def peek(self) -> object:
         """The memory of a single block as it lies, else the gathered elements."""

@@ -40,7 +40,7 @@ from openmps.metal.device import CommandBuffer
 from openmps.metal.pending import unwritten
 from openmps.metal.version import Version
 from openmps.ops.op import Role
-from openmps.runtime.binding import Binding, Number
+from openmps.runtime.binding import Binding, new_number
 
 _SUGGESTED = MPSState.destination_image_descriptor
 
@@ -263,7 +263,7 @@ class ImageKernel(PlannedKernel):
     def bound(self, role: Role, name: str, plan: Plan, states: MPSStateBatch | None) -> Binding:
         """What a number, a buffer or a constant of a plan's function is bound to; for those who schedule kernels."""
         if role is Role.NUMBER:
-            return Number(self._number(name, states))
+            return new_number((self._number(name, states),))
         if role is Role.BUFFER:
             return self._memory(name, states)
         return plan.constants[int(name)].on(self._device.torch_device)

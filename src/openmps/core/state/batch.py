@@ -59,7 +59,9 @@ class MPSStateBatch(KnownAttributes, Sequence[StateT]):
         if command_buffer is not None:
             shared.make_temporary(command_buffer, count)
         batch = cls.__new__(cls)
-        vars(batch).update(_states=[None] * count, shared=shared, _apart=True)
+        store(batch, "_states", [None] * count)
+        store(batch, "shared", shared)
+        store(batch, "_apart", True)
         return batch
 
     @classmethod

@@ -34,6 +34,10 @@ class Treatment(NamedTuple):
     """Whether there are updates; else the gradients are kept."""
 
 
+PLAIN = Treatment()
+"""There are updates by the gradients as they are: what nearly every encode has."""
+
+
 class KeptGradients:
     """What a graph keeps of gradients from one encode to the next, and the limit of their norm."""
 

@@ -14,7 +14,7 @@ from openmps.graph.run.non_finite import encoding_of
 from openmps.metal.device import CommandBuffer
 from openmps.metal.memory import Memory
 from openmps.ops.op import Role
-from openmps.runtime.binding import Binding, MemoryBinding, Number, Several, flat
+from openmps.runtime.binding import Binding, MemoryBinding, Several, flat, new_number
 from openmps.runtime.dispatch import Dispatch, Frame
 from openmps.runtime.step_trace import StepNumber, StepTrace
 
@@ -93,7 +93,7 @@ class TrainingStep(Frame):
             check(command_buffer)
         own = [*spliced.bound]
         for place, ask in self._numbers:
-            own[place] = Number(ask())
+            own[place] = new_number((ask(),))
         for action, arguments in self._actions:
             action(*arguments)
         if not checked:

@@ -16,7 +16,7 @@ from openmps.core.kernel.encode import ImageKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSTypeError, MTLCommandBufferError
 from openmps.graph.compile.declared_updates import as_update, splice_updates
-from openmps.graph.compile.gradients import KeptGradients, Treatment, treated
+from openmps.graph.compile.gradients import PLAIN, KeptGradients, Treatment, treated
 from openmps.graph.compile.program import Program, Stage
 from openmps.graph.compile.shards import Shardable, Shards
 from openmps.graph.compile.sharing import Sharing
@@ -101,6 +101,8 @@ class Updates:
     def treatment(self, limit: float | None, *, keeps: bool) -> Treatment:
         """What becomes of the gradients of the next encode, whose norm has a limit or none."""
         self._kept.limit = limit
+        if limit is None and not keeps and not self._kept.encodes:
+            return PLAIN
         return Treatment(limit is not None and not keeps, self._kept.encodes > 0, not keeps)
 
     # --- declared updates ---------------------------------------------------------------------------------------------

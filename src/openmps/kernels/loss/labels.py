@@ -268,9 +268,8 @@ class LabelBlocks(BatchableState):
         """What a plan depends on of them, found once for all encodes."""
         given = self._given
         if given is None:
-            count, has_weights = len(self.labels), self.weights is not None
-            shape = LabelShape(self.labels.stack().extent, self.losses.stack().extent, has_weights)
-            given = GivenLabels(count, count if has_weights else 0, ((0, shape),))
+            extents = self.labels.whole().shape.extent, self.losses.whole().shape.extent
+            given = _given(len(self.labels), *extents, self.weights is not None)
             store(self, "_given", given)
         return given
 
@@ -322,6 +321,12 @@ class GivenLabels(NamedTuple):
     """The different shapes, each with the index of the first object that has it."""
 
 
+@lru_cache(maxsize=256)
+def _given(count: int, labels: Extent, losses: Extent, has_weights: bool) -> GivenLabels:
+    """What a plan depends on of labels in blocks: the same object for all of a shape."""
+    return GivenLabels(count, count if has_weights else 0, ((0, LabelShape(labels, losses, has_weights)),))
+
+
 def too_few_channels(labels: Extent, channels: int) -> str:
     """What to do about labels that do not fit predictions of so many channels, where they may be class numbers."""
     return ONE_HOT if labels.channels == 1 < channels else ""
@@ -367,7 +372,8 @@ class _Images(_ImagesFields, MemoryBinding):
 
     def memories(self) -> tuple[Block, ...]:
         """The memory of all of them."""
-        return tuple([part.block for part in self.parts])
+        parts = self.parts
+        return (parts[0].block,) if len(parts) == 1 else tuple([part.block for part in parts])
 
     def view_key(self) -> Hashable:
         """Which parts of it they are."""

@@ -43,7 +43,10 @@ class DeferredOutputs:
             if block is not None:
                 block.resolve()
         self.pending.clear()
-        if self._stream is not None and (stream := current_stream(self._device)) != self._stream:
+        if self._stream is None:
+            return
+        stream = current_stream(self._device)
+        if stream is not self._stream and stream != self._stream:  # mostly the very object
             # Another thread may have had one copied there just now.
             stream.wait_stream(self._stream)
 

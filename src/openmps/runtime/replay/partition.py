@@ -282,7 +282,9 @@ def _storages_of(memories: Sequence[Memory]) -> frozenset[int]:
 def values_of(partition: Partition, signature: Signature) -> list[Host]:
     """What is copied in, as the run is bound now."""
     values = [signature.dispatches[place].inputs[index].to_copy() for place, index in partition.values]
-    return values + [signature.memories[number].present for number in partition.beginnings]
+    if partition.beginnings:
+        values += [signature.memories[number].present for number in partition.beginnings]
+    return values
 
 
 def things_of(signature: Signature) -> list[object]:

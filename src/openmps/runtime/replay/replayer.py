@@ -83,6 +83,8 @@ class Replayer:
         self._recorder = recorder
         self._min_steps = min_steps
         self._entries: dict[Key, _Entry] = {}
+        self._newest: tuple[bool, Key, _Entry] | None = None
+        """The entry that was used last, whose key most often is the next one, too: to compare is quick, to hash not."""
         self._dead: deque[Key] = deque()
         self._signatures = Signatures()
         self._warmups = Warmups(device)
@@ -173,6 +175,9 @@ class Replayer:
     # --- what is remembered -------------------------------------------------------------------------------------------
 
     def _entry(self, works: deque[tuple[str, Work]], signature: Signature) -> _Entry:
+        newest = self._newest
+        if newest is not None and newest[0] is self.allow_fusion and newest[1] == signature.key:
+            return self._used(newest[2])
         key = (self.allow_fusion, *signature.key)
         entry = self._entries.get(key)
         if entry is None:
@@ -186,11 +191,16 @@ class Replayer:
                 entry.too_many_copies = _in_place_already(signature, entry.partition, self._device)
             entry.allow_fusion = self.allow_fusion
             self._forget_least_used()
+        self._newest = self.allow_fusion, signature.key, entry
+        return self._used(entry)
+
+    def _used(self, entry: _Entry) -> _Entry:
         entry.looks += 1
         entry.last_use = next(self._uses)
         return entry
 
     def _forget_the_dead(self) -> None:
+        self._newest = None
         while self._dead:
             self._drop(self._entries.pop(self._dead.popleft(), None))
 
@@ -212,6 +222,7 @@ class Replayer:
 
     def _forget_least_used(self) -> None:
         while len(self._entries) > _REMEMBERED:
+            self._newest = None
             # The newest has no use yet.
             oldest = min(list(self._entries)[:-1], key=lambda key: self._entries[key].last_use)
             self._drop(self._entries.pop(oldest))

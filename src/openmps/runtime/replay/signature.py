@@ -13,10 +13,10 @@ new       everything else, outputs too: told by how memory is seen, and by which
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -123,12 +123,13 @@ class Signature:
         self.dispatches: list[Dispatch] = []
         self.memories: list[Memory] = []
         """All new memory, in the order in which it is met: its number is its place."""
-        self.released: set[int] = set()
-        """What is given back within the run, by identity."""
         self.numbers: list[float] = []
         """What is uploaded, in order."""
-        self.derived: list[Derived] = []
-        """What is derived from memory that stays, and read."""
+
+    released: frozenset[int] = frozenset()
+    """What is given back within the run, by identity."""
+    derived: tuple[Derived, ...] = ()
+    """What is derived from memory that stays, and read."""
 
     def let_go(self) -> None:
         """Hold no work and no memory any more."""
@@ -246,8 +247,7 @@ class _Reading:
             signature.steps += work.function.launches
             signature.is_guarded = guards
         elif isinstance(work, Release):
-            for memory in work.memories:
-                signature.released.update(map(id, memory.parts()))
+            signature.released |= {id(part) for memory in work.memories for part in memory.parts()}
             parts.append(Release)
         elif work is keep_place:
             parts.append(keep_place)
@@ -257,48 +257,52 @@ class _Reading:
         return ""
 
     def _take_dispatch(self, work: Dispatch) -> None:
-        parts, inputs = self._parts, work.inputs
-        found = self._signatures.inputs(len(self.signature.dispatches), work)
+        signature, parts = self.signature, self._parts
+        inputs: tuple[Any, ...] = work.inputs
+        found = self._signatures.inputs(len(signature.dispatches), work)
         self._storages.append(found.storages)
         parts.append(found.token)
-        numbers = [each.number for index in found.moving if isinstance(each := inputs[index], Number)]
-        self.signature.numbers += numbers
-        parts += map(type, numbers)
-        self.signature.derived += [each for index in found.derived if isinstance(each := inputs[index], Derived)]
+        if found.moving:
+            numbers: list[float] = [inputs[index].number for index in found.moving]
+            signature.numbers += numbers
+            parts += map(type, numbers)
+        if found.derived:
+            signature.derived += tuple([inputs[index] for index in found.derived])
         for index in found.fixed:
             fixed = inputs[index].value()
             parts.append((type(fixed), fixed))
-        self._take_ends([inputs[index] for index in found.new], work.output_bindings)
-
-    def _take_ends(self, ends: list[Binding], output_bindings: Iterable[Binding]) -> None:
-        """Note how memory is seen that is not known to stay, and which it is among that of the run."""
-        parts, numbers, memories = self._parts, self._numbers, self.signature.memories
-        for output_binding in output_bindings:
+        ends: list[Binding] = [inputs[index] for index in found.new]
+        for output_binding in work.output_bindings:
             if type(output_binding) is Several:
                 parts.append(len(output_binding.each))
                 ends += output_binding.each
             else:
                 ends.append(output_binding)
+        self._take_ends(ends)
+
+    def _take_ends(self, ends: Sequence[Binding]) -> None:
+        """Note how memory is seen that is not known to stay, and which it is among that of the run."""
+        parts, numbers, memories = self._parts, self._numbers, self.signature.memories
         for end in ends:
             kind = type(end)
             if kind is Nowhere:
                 parts.append(kind)
                 continue
-            if found := end.memories():
-                parts.append(kind if end.is_memory else (kind, end.view_key()))
+            found = end.memories()
+            if found:
+                parts += (kind,) if end.is_memory else (kind, end.view_key())
             else:
                 identity = end.identity()
                 parts.append(kind if identity is None else identity.serial)
             for memory in found:
-                number = numbers.get(id(memory))
-                if number is None:
-                    number = numbers[id(memory)] = len(memories)
+                number = numbers.setdefault(id(memory), len(memories))
+                if number == len(memories):
                     memories.append(memory)
                 parts.append(number)
 
     def finish(self) -> Signature:
         """The run, whose key ends with what there is of the new memory before it, and what is given back."""
-        states: list[Hashable] = [*self._parts]
+        states = self._parts
         storages: dict[int, int] = {}
         for number, memory in enumerate(self.signature.memories):
             present = memory.host_layout or memory.present

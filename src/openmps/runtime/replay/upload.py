@@ -6,7 +6,6 @@ import struct
 from collections.abc import Sequence
 from ctypes import memmove
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,7 +87,7 @@ class Upload:
         ):
             value = values[place]
             if not isinstance(value, Tensor):
-                np.copyto(array, value)
+                array[...] = value
             elif value.stride() == strides and value.shape == shape and value.dtype is dtype and not value.is_cuda:
                 # Gaps and all: the engine's copy costs several times as much.
                 memmove(address, value.data_ptr(), size)
