@@ -27,7 +27,6 @@ from openmps.ops.rewrite.rule import Place, Rule, Term
 from openmps.ops.rewrite.rules import (
     concatenation,
     convolution,
-    followed_end,
     layer_end,
     normalization,
     pooled_convolution,
@@ -136,7 +135,7 @@ RULES: tuple[Rule, ...] = (
         "followed end",
         ((ADDING_CONVOLUTION, FUSED_CONVOLUTION),),
         "the first adds an image, or a projection of one; the second adds none; both of single pixels, one group",
-        followed_end.followed,
+        convolution.followed,
         "a `FollowedEnd`, with the results of both",
         "the first, then the second",
         _TRITON,

@@ -2,7 +2,8 @@
 
 The slow equations of a `FusedConvolution` are those of the chain that it replaces: a convolution, a batch normalization
 with stored statistics, the addition of an image, a pointwise operation, each of which may be missing, and the roundings
-between.
+between. Those of a `FollowedEnd` are the end of a block, a `FusedConvolution` that adds an image or a
+`ProjectedConvolution`, and the `FusedConvolution` that reads what it gives.
 """
 
 from __future__ import annotations
@@ -104,6 +105,25 @@ def projected(site: Site, maker: Equation, equation: Equation) -> Change | None:
     gone = [maker] if stored == maker.writes[0] else [maker, site.flow.makers[stored]]
     made = Equation(ProjectedConvolution(op.how, other.how), (*equation.reads[:_ALONE], *maker.reads), equation.writes)
     return Change({id(each): [] for each in gone} | {id(equation): [made]})
+
+
+def followed(site: Site, end: Equation, equation: Equation) -> Change | None:
+    """The end of a block with a convolution of its result, each of single pixels and of one group, and both results."""
+    from openmps.ops.convolution.followed_end import FollowedEnd
+
+    op, projection = end.op, None
+    assert isinstance(equation.op, FusedConvolution)
+    if isinstance(op, ProjectedConvolution):
+        projection = op.projection
+    elif not isinstance(op, FusedConvolution) or len(end.reads) != _ALONE + 1 or end.reads[_ALONE] < 0:
+        return None
+    stored, following = site.flow.stored(end.writes[0]), equation.op.how
+    is_pixelwise = all(how.window.is_pixelwise and how.groups == 1 for how in (op.how, following))
+    if not is_pixelwise or equation.reads[0] != stored or len(equation.reads) != _ALONE:
+        return None
+    made = FollowedEnd(op.how, projection, following, stored != end.writes[0])
+    reads, writes = (*end.reads, equation.reads[1]), (*end.writes, *equation.writes)
+    return Change({id(equation): [], id(end): [Equation(made, reads, writes)]})
 
 
 def _adds(site: Site, maker: Equation, equation: Equation) -> bool:
