@@ -134,6 +134,10 @@ def test_launches_are_made_again_of_the_addresses_of_other_pictures(monkeypatch:
     assert {each[0] for each in launched(_picture(4), y)} == {"anew"}
     assert {each[0] for each in launched(_picture(4), _picture(20))} == {"anew"}
     assert launched(_picture(4), y)[0][0] == "kept, stream of 3"
+    for first in range(16):
+        for other in range(16):
+            launched(_picture(first), _picture(other))
+    assert len(form._kept) <= 64
 
 
 def test_nothing_is_launched_while_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ import torch
 from interpreter import triton_place
 
 Array = np.ndarray
-SIZES = [((3, 3), (-1, -1)), ((1, 5), (0, -2)), ((4, 1), (-6, 2)), ((5, 3), (2, -7))]
-"""Rows and columns of windows, and where the first begins: around pixels, and on one side beyond the edges."""
+SIZES = [((3, 3), (-1, -1)), ((1, 5), (0, -2)), ((4, 1), (-6, 2)), ((5, 3), (2, -7)), ((1, 1), (0, (1 << 30) + 3))]
+"""Rows and columns of windows, and where the first begins: around pixels, beyond the edges, far from them."""
 PICTURES = [(torch.uint8, torch.uint8, 4), (torch.uint8, torch.float32, 4), (torch.float32, torch.float32, 1)]
 PICTURES += [(torch.uint8, torch.uint8, 1), (torch.float32, torch.uint8, 3), (torch.uint8, torch.uint8, 2)]
 MADE = 9, 10
@@ -113,7 +113,9 @@ def test_extremes(makes: int, choose: Callable[..., Array], strips: Any, monkeyp
             np.testing.assert_array_equal(made.cpu().numpy(), expected.astype(made.cpu().numpy().dtype))
 
 
-@pytest.mark.parametrize(("shape", "lines"), [((1, 1080, 1920), 16), ((1, 3024, 4032), 32), ((1, 20, 30), 8)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "lines"), [((1, 1080, 1920), 32), ((1, 720, 1280), 8), ((1, 3024, 4032), 32), ((1, 20, 30), 8)], ids=str
+)
 def test_strips_are_as_long_as_leaves_enough_of_them(shape: tuple[int, int, int], lines: int) -> None:
     strips: Any = import_module("openmps.ops.triton.image.strips")
     images, height, width = shape

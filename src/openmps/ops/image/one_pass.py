@@ -53,6 +53,8 @@ _MOST_ROWS = 15
 """Of a window along either axis for which a program keeps what it made of as many rows."""
 _MOST_TAPS = 64
 """Pixels that are weighed for one of a scaled picture."""
+_MOST_KEPT = 64
+"""Ways in which pictures lie whose launches are kept: parts of heaps may lie anyhow."""
 _FARTHEST = 1 << 30
 """Place where windows may begin, which is counted in 32 bits."""
 
@@ -96,6 +98,8 @@ class OnePass:
         launches = self._run(tensors[:-1], tensors[-1])
         again = None if launches is None else launches.first(tensors)
         if again is not None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
             self._kept[key] = again
 
     def _new(self, like: Tensor) -> Tensor:
@@ -203,14 +207,17 @@ def _extreme(site: Site) -> Run | None:
     op, size, corner = site.ops[0], site.window.size, _corner(site)
     assert isinstance(op, Extreme)
     is_alike = site.formats[0] is site.formats[1]
-    if not _are_plain(site) or not is_alike or max(size) > _MOST_ROWS:
+    is_strip = max(size) <= _MOST_ROWS
+    if not _are_plain(site) or not is_alike or not (is_strip or math.prod(size) <= _MOST_PIXELS):
         return None
     weights = (1.0,) * size[0], (1.0,) * size[1]
 
     def run(given: list[Tensor], made: Tensor) -> Launches | None:
-        makes = _kernels("taps").Makes
-        makes = makes.LARGEST if op.is_largest else makes.SMALLEST
-        return _kernels("strips").both(given[0], made, size, corner, weights, makes=int(makes))
+        kernels = _kernels("taps")
+        makes = kernels.Makes.LARGEST if op.is_largest else kernels.Makes.SMALLEST
+        if is_strip:
+            return _kernels("strips").both(given[0], made, size, corner, weights, makes=makes)
+        return kernels.windows(given[0], made, size, corner, makes=makes)
 
     return run
 

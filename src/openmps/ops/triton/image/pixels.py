@@ -73,16 +73,14 @@ def _thresholded(
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_there = at < pixels
     one = tl.zeros([BLOCK], tl.float32) + unit
-    if IS_PACKED:
-        words = tl.load(pointer(x, True) + at, is_there, 0)
-        value = tl.div_rn((words & 0xFF).to(tl.float32), one)
-    else:
-        value = tl.div_rn(tl.load(x + at * CHANNELS, is_there, 0).to(tl.float32), one)
+    # Of words the first element is all of a pixel.
+    element = tl.load(pointer(x, IS_PACKED) + at * (1 if IS_PACKED else CHANNELS), is_there, 0)
+    value = tl.div_rn((element & 0xFF if IS_PACKED else element).to(tl.float32), one)
     if CHANNELS > 1:
         value *= weights[0]
         for channel in tl.static_range(1, CHANNELS if CHANNELS < 3 else 3):
             if IS_PACKED:
-                number = (words >> (8 * channel)) & 0xFF
+                number = (element >> (8 * channel)) & 0xFF
             else:
                 number = tl.load(x + at * CHANNELS + channel, is_there, 0)
             value += tl.div_rn(number.to(tl.float32), one) * weights[channel]

@@ -25,34 +25,34 @@ tl: Any = import_module("triton.language")
 Weights = tuple[tuple[float, ...], tuple[float, ...]]
 """Down and across."""
 _BLOCK, _WARPS = 64, 2
-_LINES, _FEW_ROWS, _PROGRAMS = (32, 16, 8), 7, 1000
+_LINES, _FEW_ROWS, _PROGRAMS = (32, 16, 8), 7, 500
 """Rows that a program makes, the most for larger windows alone, if there are so many programs nevertheless."""
 
 
 @triton.jit
 def _cells(first, wide, left, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, PIXELS: tl.constexpr):
-    """Where the neighbours of a block of numbers lie in a row, beyond its ends; and the same within them."""
+    """Where the neighbours of a block of numbers are in a row, at its ends those beyond them; and which are within."""
     at = first + tl.arange(0, BLOCK) * PIXELS
-    places, insides = (at,), (at,)
+    places, are_inside = (at,), (at == at,)
     for i in tl.static_range(COLUMNS + PIXELS - 1):
         column = at // CHANNELS + left + i
         inside = tl.minimum(tl.maximum(column, 0), wide - 1)
-        places += (column * CHANNELS + at % CHANNELS,)
-        insides += (inside * CHANNELS + at % CHANNELS,)
-    return places[1:], insides[1:]
+        places += (inside * CHANNELS + at % CHANNELS,)
+        are_inside += (column == inside,)
+    return places[1:], are_inside[1:]
 
 
 @triton.jit
-def _row(x, image, place, high, row, places, insides, COUNT: tl.constexpr, CLAMPS: tl.constexpr):
+def _row(x, image, place, high, row, places, are_inside, COUNT: tl.constexpr, CLAMPS: tl.constexpr):
     """Elements of a row of a picture of ``high`` rows; beyond its ends those there, or zeros."""
     inside = tl.minimum(tl.maximum(place, 0), high - 1)
     first = x + (image * high + inside).to(tl.int64) * row
     elements = (first,)
     for i in tl.static_range(COUNT):
         if CLAMPS:
-            elements += (tl.load(first + insides[i]),)
+            elements += (tl.load(first + places[i]),)
         else:
-            elements += (tl.load(first + insides[i], (inside == place) & (places[i] == insides[i]), 0),)
+            elements += (tl.load(first + places[i], (inside == place) & are_inside[i], 0),)
     return elements[1:]
 
 
@@ -78,7 +78,7 @@ def _weighed(
     strips = tl.cdiv(height, LINES)
     image, start = tl.program_id(0) // strips, tl.program_id(0) % strips * LINES
     first = tl.program_id(1) * BLOCK * PIXELS
-    places, insides = _cells(first, wide, left, CHANNELS, COLUMNS, BLOCK, PIXELS)
+    places, are_inside = _cells(first, wide, left, CHANNELS, COLUMNS, BLOCK, PIXELS)
     x, made = pointer(x, IS_PACKED), pointer(made, IS_PACKED)
     zero = unpacked(tl.zeros([BLOCK], tl.uint32 if IS_PACKED else tl.float32), IS_PACKED).to(tl.float32)
     sums = (zero,) * (ROWS * PIXELS)
@@ -86,10 +86,10 @@ def _weighed(
     for tap in tl.static_range(ROWS * COLUMNS):
         taps += (tl.load(weights + tap),)
     row, origin = wide * CHANNELS, start + top
-    elements = _row(x, image, origin, high, row, places, insides, COLUMNS + PIXELS - 1, CLAMPS)
+    elements = _row(x, image, origin, high, row, places, are_inside, COLUMNS + PIXELS - 1, CLAMPS)
     for step in range(LINES + ROWS - 1):
         # Those of the next row are on their way while this one is added.
-        ahead = _row(x, image, origin + step + 1, high, row, places, insides, COLUMNS + PIXELS - 1, CLAMPS)
+        ahead = _row(x, image, origin + step + 1, high, row, places, are_inside, COLUMNS + PIXELS - 1, CLAMPS)
         read = (zero,)
         for i in tl.static_range(COLUMNS + PIXELS - 1):
             read += (numbers(elements[i], IS_PACKED),)
@@ -138,15 +138,15 @@ def _both(
     strips = tl.cdiv(height, LINES)
     image, start = tl.program_id(0) // strips, tl.program_id(0) % strips * LINES
     first = tl.program_id(1) * BLOCK * PIXELS
-    places, insides = _cells(first, wide, left, CHANNELS, COLUMNS, BLOCK, PIXELS)
+    places, are_inside = _cells(first, wide, left, CHANNELS, COLUMNS, BLOCK, PIXELS)
     x, made = pointer(x, IS_PACKED), pointer(made, IS_PACKED)
     zero = unpacked(tl.zeros([BLOCK], tl.uint32 if IS_PACKED else tl.float32), IS_PACKED)
     zero = zero.to(tl.float32) if IS_NUMBER else zero
     kept = (zero,) * (ROWS * PIXELS)
     row, origin = wide * CHANNELS, start + top
-    elements = _row(x, image, origin, high, row, places, insides, COLUMNS + PIXELS - 1, CLAMPS)
+    elements = _row(x, image, origin, high, row, places, are_inside, COLUMNS + PIXELS - 1, CLAMPS)
     for step in range(LINES + ROWS - 1):
-        ahead = _row(x, image, origin + step + 1, high, row, places, insides, COLUMNS + PIXELS - 1, CLAMPS)
+        ahead = _row(x, image, origin + step + 1, high, row, places, are_inside, COLUMNS + PIXELS - 1, CLAMPS)
         read = (zero,)
         for i in tl.static_range(COLUMNS + PIXELS - 1):
             read += (numbers(elements[i], IS_PACKED) if IS_NUMBER else unpacked(elements[i], IS_PACKED),)
@@ -221,7 +221,7 @@ def both(
     """
     (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made, size[0])
     arguments = (
-        x, *weights, made, factor, high, wide, *corner, height, width, makes, cut.channels, *size, clamps, largest,
+        x, *weights, made, factor, high, wide, *corner, height, width, int(makes), cut.channels, *size, clamps, largest,
         cut.is_packed, cut.lines, _BLOCK, cut.pixels,
     )  # fmt: skip
     return Launches.of(_both, cut.grid, arguments, num_warps=_WARPS)
