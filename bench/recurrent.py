@@ -1,11 +1,12 @@
 """LSTM and GRU over sequences, inference and training, beside `torch.nn.LSTM` and `torch.nn.GRU`, by turns.
 
 Training is a forward encode with training states and the gradient with respect to sources and weights; PyTorch's is a
-call and ``backward``. Both read and write a sequence in one piece of memory: ours are matrices of one buffer, one a
-step; ``--apart`` gives each matrix memory of its own. The GRU of PyTorch applies its reset gate behind a product, ours
-before it, in one product more, so numbers are compared for the LSTM alone.
+call and ``backward``. Both read and write a sequence in one piece of memory: ours is a `MatrixSequence`, a matrix a
+step; ``--listed`` passes lists of matrices of one buffer, ``--apart`` gives each matrix memory of its own. The GRU of
+PyTorch applies its reset gate behind a product, ours before it, in one product more, so numbers are compared for the
+LSTM alone.
 
-Usage: python -m bench.recurrent [--device cpu|cuda] [--only WORD] [--apart] [--turns N] [--threads N]
+Usage: python -m bench.recurrent [--device cpu|cuda] [--only WORD] [--listed] [--apart] [--turns N] [--threads N]
        [--clock wall|cpu] [--no-record]
 """
 
@@ -52,8 +53,8 @@ SIZES = tuple(Size(*each) for each in product((128, 1024), (32, 200), (1, 32)))
 class Pair:
     """A layer of one size, ours and PyTorch's, with the same weights."""
 
-    def __init__(self, kind: str, size: Size, device: mps.MTLDevice, *, apart: bool) -> None:
-        self.kind, self.size, self.device, self.apart = kind, size, device, apart
+    def __init__(self, kind: str, size: Size, device: mps.MTLDevice, *, apart: bool, listed: bool = False) -> None:
+        self.kind, self.size, self.device, self.apart, self.listed = kind, size, device, apart, listed
         self.place = device.torch_device
         hidden, steps, batch = size
         torch.manual_seed(0)
@@ -77,8 +78,10 @@ class Pair:
         self.trained = mps.MPSRNNMatrixTrainingLayer(device, self.descriptor, self.weights)
         self.trained.create_weight_gradient_matrices(self.gradients)
 
-    def _matrices(self, numbers: torch.Tensor) -> list[Any]:
+    def _matrices(self, numbers: torch.Tensor) -> Sequence[Any]:
         steps, batch, hidden = numbers.shape
+        if not (self.apart or self.listed):
+            return mps.MatrixSequence(mps.MPSMatrix.from_dlpack(self.device, numbers, copy=True))
         if self.apart:
             return [mps.MPSMatrix.from_dlpack(self.device, each, copy=True) for each in numbers]
         buffer = mps.MTLBuffer.from_dlpack(self.device, numbers, copy=True)
@@ -101,7 +104,8 @@ class Pair:
 
     def train(self) -> None:
         """A sequence and its gradients."""
-        command_buffer, states = self.queue.command_buffer(), list[Any]()
+        command_buffer = self.queue.command_buffer()
+        states = list[Any]() if self.apart or self.listed else mps.MatrixTrainingStates()
         self.trained.encode_forward_sequence(command_buffer, self.sources, self.results, states, self.weights)
         self.trained.encode_gradient_sequence(
             command_buffer, self.sources, self.of_results, self.of_sources, self.gradients, states, self.weights
@@ -151,18 +155,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="WORD", help="work whose name holds it")
     parser.add_argument("--apart", action="store_true", help="memory of its own for each step's matrix")
+    parser.add_argument("--listed", action="store_true", help="lists of matrices of one buffer")
     add_options(parser, 9)
     options = parser.parse_args(arguments)
     exactly(options.threads)
     device = mps.mtl_device(options.device)
-    how = {"threads": torch.get_num_threads(), "clock": options.clock, "apart": options.apart}
+    how = {"threads": torch.get_num_threads(), "clock": options.clock, "apart": options.apart, "listed": options.listed}
     for kind, size in product(GATES, SIZES):
         names = [
             f"{kind} {size.hidden}, {size.steps} steps of {size.batch}, {each}" for each in ("inference", "training")
         ]
         if not any(options.only in name for name in names):
             continue
-        pair = Pair(kind, size, device, apart=options.apart)
+        pair = Pair(kind, size, device, apart=options.apart, listed=options.listed)
         pair.check()
         for name in names:
             if options.only not in name:

@@ -60,6 +60,7 @@ from openmps.core.state.rows import (
 )
 from openmps.core.state.state import MPSState as MPSState
 from openmps.core.vector import (
+    MatrixSequence as MatrixSequence,
     MPSMatrix as MPSMatrix,
     MPSTemporaryMatrix as MPSTemporaryMatrix,
     MPSTemporaryVector as MPSTemporaryVector,
@@ -460,6 +461,7 @@ from openmps.kernels.recurrent.image_inference import MPSRNNImageInferenceLayer 
 from openmps.kernels.recurrent.matrix_inference import MPSRNNMatrixInferenceLayer as MPSRNNMatrixInferenceLayer
 from openmps.kernels.recurrent.matrix_training import MPSRNNMatrixTrainingLayer as MPSRNNMatrixTrainingLayer
 from openmps.kernels.recurrent.states import (
+    MatrixTrainingStates as MatrixTrainingStates,
     MPSRNNMatrixTrainingState as MPSRNNMatrixTrainingState,
     MPSRNNRecurrentImageState as MPSRNNRecurrentImageState,
     MPSRNNRecurrentMatrixState as MPSRNNRecurrentMatrixState,

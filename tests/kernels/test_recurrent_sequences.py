@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 import openmps as mps
 from encoding import Bench, finish
 from openmps.errors import MPSArgumentError
-from recurrent_layers import matrices, run, single
+from recurrent_layers import GRU, LSTM, Trained, gru, lstm, matrices, run, single
 
 
 @pytest.fixture
@@ -82,3 +84,94 @@ def test_lists_that_begin_alike(bench: Bench, rng: np.random.Generator) -> None:
         finish(command_buffer)
         expected = run(bench, layer, [[*x, x[0] + 1][step] for step in order])
         np.testing.assert_array_equal([each.numpy() for each in results], expected)
+
+
+GIVEN = ["lists", "sequences", "sequences with gaps"]
+
+
+def _steps(bench: Bench, numbers: Any, how: str) -> Any:
+    """A matrix a step, as a list or as one object."""
+    if how == "lists":
+        return matrices(bench, numbers)
+    steps, rows, columns = numbers.shape
+    spacing = 4 * rows * columns + (16 if how == "sequences with gaps" else 0)
+    descriptor = mps.MPSMatrixDescriptor(rows, columns, row_bytes=4 * columns, matrices=steps, matrix_bytes=spacing)
+    whole = mps.MPSMatrix(device=bench.device, descriptor=descriptor)
+    whole.memory().copy_(torch.from_numpy(numbers).view(whole.memory().shape))
+    return mps.MatrixSequence(whole)
+
+
+@pytest.mark.parametrize("kind", [lstm(LSTM), gru(GRU)], ids=["LSTM", "GRU"])
+def test_a_sequence_of_matrices_is_a_list_of_them(kind: Any, bench: Bench, rng: np.random.Generator) -> None:
+    """In training and in inference, also by parts; training states that are made when they are asked for."""
+    x, flow, zeros = (*rng.normal(size=(2, 5, 3, 1)).astype(np.float32), np.zeros((5, 3, 1), np.float32))
+    found: list[list[Any]] = []
+    for how in GIVEN:
+        trained, inference = Trained(bench, kind), mps.MPSRNNMatrixInferenceLayer(bench.device, kind)
+        sources, flows, results, back, other = (_steps(bench, each, how) for each in (x, flow, zeros, zeros, zeros))
+        states: Any = [] if how == "lists" else mps.MatrixTrainingStates()
+        command_buffer = bench.command_buffer()
+        inference.encode_sequence(command_buffer, sources, other)
+        for _ in range(2):
+            states.clear()
+            trained.layer.encode_forward_sequence(command_buffer, sources, results, states, trained.weights)
+        assert len(states) == 5
+        trained.layer.encode_gradient_sequence(
+            command_buffer, sources, flows, back, trained.gradients, states, trained.weights
+        )
+        finish(command_buffer)
+        found.append([each.numpy() for each in (*other, *results, *back, *trained.gradients)])
+        command_buffer = bench.command_buffer()
+        trained.layer.encode_gradient_sequence(
+            command_buffer, sources[2:], flows[2:], back[2:], trained.gradients, states[2:], trained.weights
+        )
+        finish(command_buffer)
+        found[-1] += [each.numpy() for each in (*back, *trained.gradients)]
+    for others in found[1:]:
+        for mine, wanted in zip(others, found[0], strict=True):
+            np.testing.assert_array_equal(mine, wanted)
+
+
+def test_states_of_several_encodes(bench: Bench, rng: np.random.Generator) -> None:
+    """Appended one behind the other, as to a list; temporary ones, too, whose reads are counted."""
+    x, flow = rng.normal(size=(2, 4, 3, 1)).astype(np.float32)
+    found: list[list[Any]] = []
+    for temporary in (False, True):
+        for states in ([], mps.MatrixTrainingStates()):
+            trained, command_buffer = Trained(bench, lstm(LSTM)), bench.command_buffer()
+            trained.layer.training_state_is_temporary = temporary
+            sources, flows, results, back = (matrices(bench, each) for each in (x, flow, flow, flow))
+            handed: list[Any] = []
+            trained.layer.encode_forward_sequence(
+                command_buffer, sources[:2], results[:2], states, trained.weights, recurrent_output_states=handed
+            )
+            trained.layer.encode_forward_sequence(
+                command_buffer, sources[2:], results[2:], states, trained.weights, recurrent_input_state=handed[0]
+            )
+            assert [each.step for each in states] == [0, 1, 0, 1]
+            trained.layer.encode_gradient_sequence(
+                command_buffer, sources, flows, back, trained.gradients, states, trained.weights
+            )
+            finish(command_buffer)
+            found.append([each.numpy() for each in (*back, *trained.gradients)])
+            with pytest.raises(MPSArgumentError, match="training_states must hold 3"):
+                trained.layer.encode_gradient_sequence(
+                    bench.command_buffer(), sources[:3], flows[:3], None, None, states, trained.weights
+                )
+    for others in found[1:]:
+        for mine, wanted in zip(others, found[0], strict=True):
+            np.testing.assert_array_equal(mine, wanted)
+
+
+def test_what_is_refused_of_a_sequence(bench: Bench) -> None:
+    """Its matrices are named as those of a list are."""
+    layer = mps.MPSRNNMatrixInferenceLayer(bench.device, single([[1.0, 2]], [[0.5]], [0]))
+    narrow, results = (_steps(bench, np.zeros((2, 3, 1), np.float32), "sequences") for _ in range(2))
+    with pytest.raises(MPSArgumentError, match=r"source_matrices\[0\] must have 3 rows of 2 elements"):
+        layer.encode_sequence(bench.command_buffer(), narrow, results)
+    wide = _steps(bench, np.zeros((3, 3, 2), np.float32), "sequences")
+    with pytest.raises(MPSArgumentError, match="destination_matrices must hold 3, as many as source_matrices"):
+        layer.encode_sequence(bench.command_buffer(), wide, results)
+    low = _steps(bench, np.zeros((3, 2, 1), np.float32), "sequences")
+    with pytest.raises(MPSArgumentError, match=r"destination_matrices\[0\] must have 3 rows of 1 elements"):
+        layer.encode_sequence(bench.command_buffer(), wide, low)

@@ -1,4 +1,4 @@
-"""Vectors and matrices in buffers, as the optimizers take them (MPSMatrix.h, macOS 10.13)."""
+"""Vectors, matrices and sequences of them in buffers, as encodes take them (MPSMatrix.h, macOS 10.13)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 import torch
 
-from openmps.checks import Shown, is_whole, listed, of_kind
+from openmps.checks import KnownAttributes, Shown, is_whole, listed, of_kind, store
 from openmps.core.elements import ElementsShape
 from openmps.core.lifetime import (
     TemporaryCounts,
@@ -16,6 +16,7 @@ from openmps.core.lifetime import (
     check_is_device,
     check_is_open,
 )
+from openmps.core.numbers import position
 from openmps.core.stored_elements import BufferMemory, StoredElements, TemporaryElements
 from openmps.core.vector_descriptor import TORCH_TYPES, MPSMatrixDescriptor, MPSVectorDescriptor, bytes_needed
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -236,6 +237,67 @@ class MPSTemporaryMatrix(_Temporary[MPSMatrixDescriptor], MPSMatrix):
         """A hint about matrices to come; checks the arguments and has no other effect."""
         who = "MPSTemporaryMatrix.prefetch_storage"
         _check_prefetch(who, command_buffer, "matrix_descriptor_list", matrix_descriptor_list, MPSMatrixDescriptor)
+
+
+class MatrixSequence(KnownAttributes, Sequence[MPSMatrix]):
+    """The matrices of an `MPSMatrix` that has several, each as a matrix of its own. Our addition to the framework.
+
+    Encodes of recurrent layers take one where they take a list of matrices, a matrix a step, and need not ask each of
+    the matrices, which are made when they are asked for::
+
+        x = mps.MatrixSequence(mps.MPSMatrix.from_numpy(device, array))  # [steps, rows, columns]
+
+    A slice of step 1 is such a sequence, too, of the same memory.
+
+    Raises:
+        MPSTypeError: ``matrix`` is no ordinary `MPSMatrix`.
+    """
+
+    __slots__ = ("__weakref__", "_made", "_matrix")
+
+    _matrix: MPSMatrix
+    _made: list[MPSMatrix | None]
+
+    def __init__(self, matrix: MPSMatrix) -> None:
+        if not isinstance(matrix, MPSMatrix) or isinstance(matrix, MPSTemporaryMatrix):
+            rule = "must be an MPSMatrix that is not temporary"
+            raise MPSTypeError("MatrixSequence", "matrix", rule, type(matrix).__name__)
+        store(self, "_matrix", matrix)
+        store(self, "_made", [None] * matrix.matrices)
+
+    @property
+    def matrix(self) -> MPSMatrix:
+        """All of them, as it was given."""
+        return self._matrix
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, index: int) -> MPSMatrix: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MPSMatrix]: ...
+    def __getitem__(self, index: int | slice) -> MPSMatrix | Sequence[MPSMatrix]:
+        found = position("MatrixSequence", index, len(self))
+        if isinstance(found, int):
+            made = self._made[found]
+            if made is None:
+                made = self._made[found] = self._view(found, 1)
+            return made
+        if found.step == 1 and len(found):
+            return MatrixSequence(self._view(found.start, len(found)))
+        return [self[each] for each in found]
+
+    def _view(self, first: int, count: int) -> MPSMatrix:
+        whole = self._matrix
+        descriptor = MPSMatrixDescriptor(
+            whole.rows, whole.columns, row_bytes=whole.row_bytes, data_type=whole.data_type, matrices=count,
+            matrix_bytes=whole.matrix_bytes if count > 1 else None,
+        )  # fmt: skip
+        return MPSMatrix(whole.data, descriptor, whole.offset + first * whole.matrix_bytes)
+
+    def __repr__(self) -> str:
+        return f"<MatrixSequence of {self._matrix!r}>"
 
 
 def _check_prefetch(

@@ -17,18 +17,19 @@ from openmps.core.operand import Operand
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.recurrent.layer import BIASES, INPUTS, MEMORIES, STATES, Form, Stretch
-from openmps.kernels.recurrent.sequences import Given, MatrixSequence, check_count, matrix_sequence
+from openmps.kernels.recurrent.sequences import Given, SequenceOperand, check_count, count_of, matrix_sequence
 from openmps.kernels.recurrent.states import (
     Kept,
     KeptBy,
+    MatrixTrainingStates,
     MPSRNNMatrixTrainingState,
     MPSRNNRecurrentMatrixState,
     Record,
+    add_training_states,
     check_list,
     matrix_state,
     state_of,
 )
-from openmps.kernels.recurrent.states import training_states as new_training_states
 from openmps.kernels.recurrent.training_weights import GRADIENTS, Copy, TrainedLayer, lower_copy
 from openmps.metal.device import CommandBuffer
 from openmps.ops.matrix.recurrent import (
@@ -123,7 +124,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         command_buffer: CommandBuffer,
         source_matrices: Sequence[MPSMatrix],
         destination_matrices: Sequence[MPSMatrix],
-        training_states: list[MPSRNNMatrixTrainingState],
+        training_states: list[MPSRNNMatrixTrainingState] | MatrixTrainingStates,
         weights: Sequence[MPSMatrix],
         *,
         source_offsets: Sequence[int] | None = None,
@@ -138,7 +139,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         """
         who = self.name
         check_command_buffer(who, command_buffer, self._device)
-        check_list(who, "training_states", training_states)
+        if not isinstance(training_states, MatrixTrainingStates):
+            check_list(who, "training_states", training_states)
         seen = Given("source_matrices", source_matrices, "source_offsets", source_offsets)
         wanted = Given("destination_matrices", destination_matrices, "destination_offsets", destination_offsets)
         sources = matrix_sequence(who, command_buffer, seen, self._form.inputs)
@@ -155,7 +157,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         self._encode_lists(command_buffer, read, written, asked)
         if state is not None:
             state.count_read()
-        training_states += new_training_states(command_buffer, record, temporary=self.training_state_is_temporary)
+        add_training_states(training_states, command_buffer, record, temporary=self.training_state_is_temporary)
         if recurrent_output_states is not None:
             recurrent_output_states += made
 
@@ -188,7 +190,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             MPSArgumentError: Lists have other lengths, training states are of other rows, or a matrix is too small.
         """
         check_command_buffer(who := self.name, command_buffer, self._device)
-        count = len(listed(who, "forward_sources", forward_sources, "MPSMatrix"))
+        count = count_of(who, "forward_sources", forward_sources)
         temporary, runs, rows = self._training_states(command_buffer, training_states, count)
         lists = [
             Given("forward_sources", forward_sources, "forward_source_offsets", forward_source_offsets),
@@ -262,9 +264,14 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         self, command_buffer: CommandBuffer, given: Any, count: int
     ) -> tuple[list[MPSRNNMatrixTrainingState], list[tuple[Record, int, int]], tuple[int, ...]]:
         """The temporary ones of the states, the runs of steps that all are of, and the rows of each step."""
+        form, device = self._form, command_buffer.device
+        if isinstance(given, MatrixTrainingStates):
+            check_count(self.name, "training_states", given, count, "forward_sources")
+            record = given.record_of(device)
+            if record is not None and record.form == form:
+                return [], [(record, 0, count - 1)], record.by.rows
         states = listed(self.name, "training_states", given, "MPSRNNMatrixTrainingState")
         check_count(self.name, "training_states", states, count, "forward_sources")
-        form, device = self._form, command_buffer.device
         if (whole := _whole_record(states)) is not None and whole.form == form and states[0].device is device:
             return [], [(whole, 0, count - 1)], whole.by.rows
         for index, each in enumerate(states):
@@ -310,12 +317,13 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         form, rows = self._form, asked.rows
         x, weights = at.numbers("source_matrices"), self._parameters(at)
         before = self._state_values(at, has_state=asked.has_state)
+        kept: list[Any] = [x]
         if asked.calls:
-            kept, parts = [x], _parts_of_calls(rows[0], asked.calls)
+            parts = _parts_of_calls(rows[0], asked.calls)
             for part, steps in parts:
-                y, hidden, memory, *others = LibraryRecurrence(steps)(part(x), *before, *weights[:3])
-                before = [Member(0)(hidden), Member(0)(memory)]
-                kept += [y, hidden, memory, *others]
+                kept += LibraryRecurrence(steps)(part(x), *before, *weights[:3])
+                before = [Member(0)(each) for each in kept[-5:-3]]
+            hidden, memory = kept[-5:-3]
             _store_calls(at, "destination_matrices", kept[1::6], [part for part, _ in parts])
         else:
             recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
@@ -359,7 +367,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         if asked.has_destinations:
             _store_calls(at, "destination_gradients", found, [part for part, _ in parts])
         if asked.has_weight_gradients:
-            whole = dict(zip((INPUTS, STATES, BIASES), sums, strict=True))
+            whole: dict[str, Value] = dict(zip((INPUTS, STATES, BIASES), sums, strict=True))
             self._store_weight_gradients(at, (self._part_of(whole[each.part], each) for each in self._form.stretches()))
         self._store_states(at, asked.states, hidden, memory)
 
@@ -419,7 +427,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
 
 @lru_cache(maxsize=256)
 def _arguments(read: Sequence[str], written: Sequence[str]) -> tuple[Argument, ...]:
-    kinds = MPSMatrix, MatrixSequence, Kept
+    kinds = MPSMatrix, SequenceOperand, Kept
     return tuple(
         [
             Argument(name, kinds, FLOATS, is_result=is_result)

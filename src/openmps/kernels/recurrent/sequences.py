@@ -15,7 +15,7 @@ from openmps.core.elements import Elements, ElementsShape
 from openmps.core.kernel.operands import FLOATS, Argument
 from openmps.core.numbers import integer
 from openmps.core.operand import Operand, OperandList, View
-from openmps.core.vector import MPSMatrix
+from openmps.core.vector import MatrixSequence, MPSMatrix
 from openmps.core.vector_descriptor import TORCH_TYPES
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer
@@ -95,7 +95,7 @@ class _Flat(Steps):
         return torch.cat([part.value().flatten() for part in self.parts])
 
 
-class MatrixSequence(OperandList):
+class SequenceOperand(OperandList):
     """Rows and columns of a matrix a step, each of which an encode can use; see `matrix_sequence`."""
 
     __slots__ = ("_matrices", "_view", "rows")
@@ -153,12 +153,17 @@ def matrix_sequence(
     columns: int,
     rows: Sequence[int] | None = None,
     like: str = "",
-) -> MatrixSequence:
+) -> SequenceOperand:
     """The first columns, and rows, of a list of single matrices.
 
     Without ``rows`` all rows, which must not grow; else so many of each, as the list ``like`` has.
     """
     argument, matrices, offsets_argument, offsets = one
+    if isinstance(matrices, MatrixSequence) and offsets is None:
+        if rows is not None:
+            check_count(who, argument, matrices, len(rows), like)
+        if (declared := _declared(matrices.matrix, command_buffer, columns, rows)) is not None:
+            return declared
     given = listed(who, argument, matrices, "MPSMatrix")
     if not given:
         raise MPSArgumentError(who, argument, "must hold at least one matrix", "none")
@@ -184,30 +189,45 @@ def matrix_sequence(
         if rows is None and parts and wanted > (most := parts[-1].shape.sizes[0]):
             raise MPSArgumentError(who, name, f"must have at most {most} rows, as many as the step before", wanted)
         parts.append(Elements(whole.buffer, whole.offset, ElementsShape((wanted, columns), kind), whole.strides[1:]))
-    return MatrixSequence(given, _joined(parts), [part.shape.sizes[0] for part in parts])
+    return SequenceOperand(given, _joined(parts), [part.shape.sizes[0] for part in parts])
 
 
 def some_matrices(
     who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
-) -> MatrixSequence:
+) -> SequenceOperand:
     """The rows of some of the single matrices of a list."""
     parts = [_single(who, f"{argument}[{at}]", matrices[at], command_buffer).part(0) for at in order]
-    return MatrixSequence(matrices, _joined(parts), [part.shape.sizes[0] for part in parts])
+    return SequenceOperand(matrices, _joined(parts), [part.shape.sizes[0] for part in parts])
 
 
 def flat_matrices(
     who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
-) -> MatrixSequence:
+) -> SequenceOperand:
     """The elements of single matrices in an order of their own, as one vector."""
     parts = [_single(who, f"{argument}[{at}]", matrices[at], command_buffer) for at in order]
     types = frozenset([part.shape.stored_as for part in parts])
     shape = StepsShape(tuple([prod(part.shape.sizes) for part in parts]), 1, types)
-    return MatrixSequence(matrices, _Flat(tuple(parts), shape), shape.rows)
+    return SequenceOperand(matrices, _Flat(tuple(parts), shape), shape.rows)
+
+
+def _declared(
+    matrix: MPSMatrix, command_buffer: CommandBuffer, columns: int, rows: Sequence[int] | None
+) -> SequenceOperand | None:
+    """The sequence of the matrices of one; None where there are gaps between them, or one may have to be refused."""
+    whole = matrix.whole()
+    (count, high, wide), kind = whole.shape
+    counts = (high,) * count
+    if kind not in FLOATS or wide < columns or whole.buffer.device is not command_buffer.device:
+        return None
+    if (count > 1 and whole.strides[0] != high * whole.strides[1]) or (rows is not None and tuple(rows) != counts):
+        return None
+    shape = ElementsShape((count * high, columns), kind)
+    return SequenceOperand((matrix,), Elements(whole.buffer, whole.offset, shape, whole.strides[1:]), counts)
 
 
 def _even(
     matrices: Sequence[Any], command_buffer: CommandBuffer, columns: int, rows: Sequence[int] | None
-) -> MatrixSequence | None:
+) -> SequenceOperand | None:
     """The sequence of ordinary matrices that follow one another in a buffer, told in few calls for all steps.
 
     None where they are others, or where one may have to be refused.
@@ -226,7 +246,7 @@ def _even(
     ):
         return None
     shape = ElementsShape((count * high, columns), kind)
-    return MatrixSequence(matrices, Elements(first.buffer, begin, shape, first.strides[1:]), [high] * count)
+    return SequenceOperand(matrices, Elements(first.buffer, begin, shape, first.strides[1:]), [high] * count)
 
 
 _form_of, _offset_of = attrgetter("_memory.buffer", "_elements", "_strides"), attrgetter("_offset")
@@ -260,6 +280,11 @@ def _shifted(who: str, argument: str, whole: Elements, offset_argument: str, off
     return Elements(whole.buffer, first, whole.shape, whole.strides)
 
 
+def count_of(who: str, argument: str, matrices: Any) -> int:
+    """How many matrices a list, or another sequence of them, holds."""
+    return len(matrices if isinstance(matrices, MatrixSequence) else listed(who, argument, matrices, "MPSMatrix"))
+
+
 def check_count(who: str, argument: str, matrices: Sequence[object], count: int, like: str) -> None:
     """Raise unless there are as many matrices as in another list."""
     if len(matrices) != count:
@@ -268,4 +293,4 @@ def check_count(who: str, argument: str, matrices: Sequence[object], count: int,
 
 def matrix_argument(name: str, *, is_result: bool = False) -> Argument:
     """The matrices of all steps, or one of a state."""
-    return Argument(name, (MPSMatrix, MatrixSequence), FLOATS, is_result=is_result)
+    return Argument(name, (MPSMatrix, SequenceOperand), FLOATS, is_result=is_result)

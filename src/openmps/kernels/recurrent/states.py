@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
 
-from openmps.checks import store
+from openmps.checks import KnownAttributes, store
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import TemporaryCounts
-from openmps.core.numbers import integer
+from openmps.core.numbers import integer, position
 from openmps.core.operand import Operand, View
 from openmps.core.state.resources import Slot
 from openmps.core.state.state import MPSState, Saved
 from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
 from openmps.errors import MPSTypeError
 from openmps.kernels.recurrent.layer import Form
-from openmps.metal.device import CommandBuffer
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.types import MPSDataType
 
 Held = TypeVar("Held", MPSMatrix, MPSImage)
@@ -237,17 +237,81 @@ class MPSRNNMatrixTrainingState(_MadeByLayers):
         return self._counts is not None
 
 
-def training_states(
-    command_buffer: CommandBuffer, record: Record, *, temporary: bool
-) -> list[MPSRNNMatrixTrainingState]:
-    """The states of all steps of an encode; what they keep goes back with the last of temporary ones."""
-    steps = len(record.by.rows)
-    counts = TemporaryCounts(command_buffer, record, steps) if temporary else None
-    common = {"_device": command_buffer.device, "_slots": (), "_counts": counts, "saved": Saved(), "record": record}
-    found = [MPSRNNMatrixTrainingState.__new__(MPSRNNMatrixTrainingState) for _ in range(steps)]
+def add_training_states(
+    known: list[MPSRNNMatrixTrainingState] | MatrixTrainingStates,
+    command_buffer: CommandBuffer,
+    record: Record,
+    *,
+    temporary: bool,
+) -> None:
+    """Append the states of all steps of an encode; what they keep goes back with the last of temporary ones."""
+    counts = TemporaryCounts(command_buffer, record, len(record.by.rows)) if temporary else None
+    if isinstance(known, MatrixTrainingStates):
+        known.append_steps(command_buffer.device, record, counts)
+    else:
+        known += _states_of(command_buffer.device, record, counts)
+
+
+def _states_of(device: MTLDevice, record: Record, counts: TemporaryCounts | None) -> list[MPSRNNMatrixTrainingState]:
+    common = {"_device": device, "_slots": (), "_counts": counts, "saved": Saved(), "record": record}
+    found = [MPSRNNMatrixTrainingState.__new__(MPSRNNMatrixTrainingState) for _ in record.by.rows]
     for step, state in enumerate(found):
         vars(state).update(common, step=step, _members=(step,))
     return found
+
+
+class MatrixTrainingStates(KnownAttributes, Sequence[MPSRNNMatrixTrainingState]):
+    """Training states in the place of a list, made when they are asked for. Our addition to the framework.
+
+    Forward encodes append to it as to a list. A gradient that is given all states of one encode asks none of them.
+    """
+
+    __slots__ = ("__weakref__", "_device", "_record", "_states")
+
+    _states: list[MPSRNNMatrixTrainingState]
+    _record: Record | None
+    _device: MTLDevice | None
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Let go of all states."""
+        self._hold([], None, None)
+
+    def _hold(self, states: list[MPSRNNMatrixTrainingState], record: Record | None, device: MTLDevice | None) -> None:
+        for name, value in (("_states", states), ("_record", record), ("_device", device)):
+            store(self, name, value)
+
+    def record_of(self, device: MTLDevice) -> Record | None:
+        """The record of the one encode on a device whose states these are; None where there are others, too."""
+        return self._record if self._device is device else None
+
+    def _made(self) -> list[MPSRNNMatrixTrainingState]:
+        if self._record is not None and self._device is not None and not self._states:
+            store(self, "_states", _states_of(self._device, self._record, None))
+        return self._states
+
+    def __len__(self) -> int:
+        return len(self._states) if self._record is None else len(self._record.by.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> MPSRNNMatrixTrainingState: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MPSRNNMatrixTrainingState]: ...
+    def __getitem__(self, index: int | slice) -> MPSRNNMatrixTrainingState | Sequence[MPSRNNMatrixTrainingState]:
+        found = position("MatrixTrainingStates", index, len(self))
+        return self._made()[found] if isinstance(found, int) else [self._made()[each] for each in found]
+
+    def __repr__(self) -> str:
+        return f"<MatrixTrainingStates of {len(self)} steps>"
+
+    def append_steps(self, device: MTLDevice, record: Record, counts: TemporaryCounts | None) -> None:
+        """Append the states of an encode; for those who extend the framework."""
+        if counts is None and not len(self):
+            self._hold([], record, device)
+        else:
+            self._hold([*self._made(), *_states_of(device, record, counts)], None, device)
 
 
 def state_of(who: str, argument: str, value: Any, forms: Sequence[Form], kind: type[StateT]) -> StateT | None:

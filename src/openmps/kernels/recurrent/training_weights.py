@@ -28,7 +28,7 @@ from openmps.kernels.recurrent.layer import (
     matrix_id,
     read_layer,
 )
-from openmps.kernels.recurrent.sequences import MatrixSequence, flat_matrices, some_matrices
+from openmps.kernels.recurrent.sequences import SequenceOperand, flat_matrices, some_matrices
 from openmps.kernels.recurrent.states import check_list
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.matrix.recurrent import JoinRows, RowsOf
@@ -179,12 +179,12 @@ class TrainedLayer(OperandKernel):
                 raise MPSArgumentError(self.name, f"{argument}[{index}]", rule, each)
         return given
 
-    def _weights_listed(self, command_buffer: CommandBuffer, matrices: Any) -> MatrixSequence:
+    def _weights_listed(self, command_buffer: CommandBuffer, matrices: Any) -> SequenceOperand:
         """Weights as one operand, as `_parameters` reads them."""
         given = self._listed("weights", matrices)
         return flat_matrices(self.name, "weights", command_buffer, given, self._in_turn)
 
-    def _sums_listed(self, command_buffer: CommandBuffer, matrices: Any) -> list[MatrixSequence]:
+    def _sums_listed(self, command_buffer: CommandBuffer, matrices: Any) -> list[SequenceOperand]:
         """What gradients of weights go to, an operand for each of `Form.stretches`."""
         given = self._listed(GRADIENTS, matrices)
         return [some_matrices(self.name, GRADIENTS, command_buffer, given, some) for some in self._sums]
