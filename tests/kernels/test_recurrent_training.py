@@ -292,6 +292,60 @@ def test_a_part_of_the_steps_that_a_library_ran(bench: Bench, rng: np.random.Gen
     assert len(every) == 5
 
 
+def _apart(given: list[Any]) -> list[Any]:
+    return [mps.MPSMatrix.from_dlpack(each.device, each.tensor(), copy=True) for each in given]
+
+
+def _rebound(given: list[Any]) -> list[Any]:
+    """One of them has other memory, with the same numbers."""
+    given[4].data.bind(given[4].data.tensor(torch.uint8).clone())
+    return given
+
+
+def _in_part(given: list[Any]) -> list[Any]:
+    """In the beginnings of larger buffers, those of a layer of twice the units."""
+    larger = list[Any]()
+    twice = np.zeros((32, 32)), np.zeros((32, 32)), np.zeros(32)
+    gates = dict.fromkeys(("input", "forget", "cell", "output"), twice)
+    mps.MPSRNNMatrixTrainingLayer(given[0].device, lstm(gates), larger)
+    found = [mps.MPSMatrix(place.data, of._descriptor) for place, of in zip(larger, given, strict=True)]
+    for place, of in zip(found, given, strict=True):
+        place.memory().copy_(of.memory())
+    return found
+
+
+@pytest.mark.parametrize("change", [list, _apart, _rebound, _in_part], ids=["as made", "apart", "rebound", "in part"])
+def test_where_weights_lie(change: Any, bench: Bench, rng: np.random.Generator) -> None:
+    """Weights, and what their gradients go to, one behind the other in memory, and elsewhere: the numbers are equal."""
+    torch.manual_seed(0)
+    cell, found = torch.nn.LSTM(16, 16), list[list[Array]]()
+    x, flow = rng.normal(size=(2, 3, 2, 16)).astype(np.float32)
+    for how in (_apart, change):
+        trained = Trained(bench, lstm(gates_of(cell, ("input", "forget", "cell", "output"), 16)))
+        trained.weights, trained.gradients = how(trained.weights), how(trained.gradients)
+        for accumulates in (False, True):
+            trained.layer.accumulate_weight_gradients = accumulates
+            results, states = trained.forward([*x])
+            back = trained.backward([*x], [*flow], states)
+        found.append([*results, *back, *(each.numpy() for each in (*trained.gradients, *trained.weights))])
+    for mine, wanted in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, wanted)
+    assert np.abs(found[0][-1]).max() > 0
+
+
+def test_weights_that_lie_together_are_read_in_place(bench: Bench) -> None:
+    """What a step reads and writes of them is one piece of memory; each has a buffer of its own."""
+    units = np.ones((16, 16)), np.ones((16, 16)), np.ones(16)
+    trained = Trained(bench, lstm(dict.fromkeys(("input", "forget", "cell", "output"), units)))
+    assert all(each.offset == 0 and each.data.length == 4 * each.rows * each.columns for each in trained.weights)
+    command_buffer = bench.command_buffer()
+    read = trained.layer._weights_listed(command_buffer, trained.weights).whole().value()
+    assert read.data_ptr() == trained.weights[0].memory().data_ptr()
+    for each, matrices_of in zip(trained.layer._sums_listed(command_buffer, trained.gradients), "WUb", strict=True):
+        place = trained.gradients["WUb".index(matrices_of)].memory()
+        assert each.whole().value().data_ptr() == place.data_ptr()
+
+
 @pytest.mark.parametrize("apart", [False, True], ids=["one buffer", "apart"])
 def test_several_calls_of_a_library(
     apart: bool, bench: Bench, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

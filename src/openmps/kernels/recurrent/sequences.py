@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from math import prod
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -83,16 +82,6 @@ class Steps(View[StepsShape]):
         """Store the rows of each step in their place."""
         source = value.clone() if is_shared else value
         _copy_each([part.value() for part in self.parts], source.split(list(self.shape.rows)))
-
-
-class _Flat(Steps):
-    """The elements of matrices of any sizes, those of each behind one another; none are stored."""
-
-    __slots__ = ()
-
-    def value(self) -> Tensor:
-        """The elements in memory of their own, one axis."""
-        return torch.cat([part.value().flatten() for part in self.parts])
 
 
 class SequenceOperand(OperandList):
@@ -178,7 +167,7 @@ def matrix_sequence(
     parts: list[Elements] = []
     for step, matrix in enumerate(given):
         name = f"{argument}[{step}]"
-        whole = _single(who, name, matrix, command_buffer)
+        whole = single_matrix(who, name, matrix, command_buffer)
         if firsts is not None:
             whole = _shifted(who, name, whole, f"{offsets_argument}[{step}]", firsts[step])
         (_, high, wide), kind = whole.shape
@@ -190,24 +179,6 @@ def matrix_sequence(
             raise MPSArgumentError(who, name, f"must have at most {most} rows, as many as the step before", wanted)
         parts.append(Elements(whole.buffer, whole.offset, ElementsShape((wanted, columns), kind), whole.strides[1:]))
     return SequenceOperand(given, _joined(parts), [part.shape.sizes[0] for part in parts])
-
-
-def some_matrices(
-    who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
-) -> SequenceOperand:
-    """The rows of some of the single matrices of a list."""
-    parts = [_single(who, f"{argument}[{at}]", matrices[at], command_buffer).part(0) for at in order]
-    return SequenceOperand(matrices, _joined(parts), [part.shape.sizes[0] for part in parts])
-
-
-def flat_matrices(
-    who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
-) -> SequenceOperand:
-    """The elements of single matrices in an order of their own, as one vector."""
-    parts = [_single(who, f"{argument}[{at}]", matrices[at], command_buffer) for at in order]
-    types = frozenset([part.shape.stored_as for part in parts])
-    shape = StepsShape(tuple([prod(part.shape.sizes) for part in parts]), 1, types)
-    return SequenceOperand(matrices, _Flat(tuple(parts), shape), shape.rows)
 
 
 def _declared(
@@ -252,7 +223,7 @@ def _even(
 _form_of, _offset_of = attrgetter("_memory.buffer", "_elements", "_strides"), attrgetter("_offset")
 
 
-def _single(who: str, argument: str, matrix: Any, command_buffer: CommandBuffer) -> Elements:
+def single_matrix(who: str, argument: str, matrix: Any, command_buffer: CommandBuffer) -> Elements:
     """All of a matrix of numbers that can be used, and is one."""
     if not isinstance(matrix, MPSMatrix):
         raise MPSTypeError(who, argument, "must be an MPSMatrix", type(matrix).__name__)
