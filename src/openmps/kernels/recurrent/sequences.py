@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -262,6 +263,7 @@ def check_count(who: str, argument: str, matrices: Sequence[object], count: int,
         raise MPSArgumentError(who, argument, f"must hold {count}, as many as {like}", len(matrices))
 
 
+@lru_cache(maxsize=256)
 def matrix_argument(name: str, *, is_result: bool = False) -> Argument:
     """The matrices of all steps, or one of a state."""
     return Argument(name, (MPSMatrix, SequenceOperand), FLOATS, is_result=is_result)

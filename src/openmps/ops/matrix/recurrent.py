@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.matrix.products import product
-from openmps.ops.matrix.recurrent_cells import Neurons, Parameters, RecurrentCell, State, forward, project
+from openmps.ops.matrix.recurrent_cells import Neurons, Parameters, RecurrentCell, Run, State, forward, project
 from openmps.ops.matrix.recurrent_gradients import Steps, gradients
 from openmps.ops.matrix.recurrent_library import library_lstm
 from openmps.ops.op import Kind, Op
@@ -137,11 +137,22 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
         backward = self.runs_backward
         run = fused_forward(*how, backward=backward, keeps=keeps or self.keeps_all) or forward(*how, backward=backward)
         behind = run.behind if self.keeps_all else run.behind[-1:]
-        left = [_stacked([hidden for hidden, _ in behind]), _stacked([memory for _, memory in behind])]
+        parts = [hidden for hidden, _ in behind], [memory for _, memory in behind]
+        left = [_stacked(each) if is_wanted else None for each, is_wanted in zip(parts, wanted[1:3], strict=True)]
         if not keeps:
             return run.hidden, *left, None, None, None, None
-        before = [hidden for hidden, _ in run.before], [memory for _, memory in run.before]
-        return run.hidden, *left, gates, *map(_joined_if_any, before), run.memory
+        return run.hidden, *left, gates, *self._before(run), run.memory
+
+    def _before(self, run: Run) -> list[Tensor | None]:
+        """H and c before all steps, the rows of each one behind the other."""
+        if self.rows[0] != self.rows[-1] or self.runs_backward:
+            return [_joined_if_any([each[part] for each in run.before]) for part in range(2)]
+        results = run.hidden, run.memory
+        parts = [
+            [first, None if each is None else each[: -self.rows[0]]]
+            for first, each in zip(run.before[0], results, strict=True)
+        ]
+        return [*map(_joined_if_any, parts)]
 
 
 def _joined_if_any(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -185,7 +196,11 @@ class RecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=3):
         how = self.cell, gradient, self.rows, Steps(gates, h0, c0, c1), state, Parameters(*rest)
         made, before = fused_gradients(*how) or gradients(*how)
         before = before if self.keeps_all else before[:1]
-        return made, _stacked([each.hidden for each in before]), _stacked([each.memory for each in before])
+        return (
+            made,
+            _stacked([each.hidden for each in before]) if wanted[1] else None,
+            _stacked([each.memory for each in before]) if wanted[2] else None,
+        )
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
