@@ -246,8 +246,8 @@ def test_the_engine_s_own_function(name: str, rows: tuple[int, ...], is_taken: b
     x, h, c = (tensor(each).float() for each in (trial.x, trial.h, trial.c))
     state = State(h, c if cell.has_memory else None)
     assert (library_lstm(cell, x, rows, state, given) is not None) == is_taken
-    assert packs_for_library(cell, x.device, rows) == (isinstance(cell, Lstm) and rows[0] == rows[-1] > 0)
-    assert not packs_for_library(cell, torch.device("cuda"), rows)
+    assert packs_for_library(cell, x.device) == isinstance(cell, Lstm)
+    assert not packs_for_library(cell, torch.device("cuda"))
     op, operands = Recurrence(cell, 3, rows), (x, h, state.memory, *given)
     for mine, theirs in zip(op.run((True,) * 3 + (False,) * 4, *operands), op.run(ALL, *operands)[:3], strict=False):
         if theirs is not None:
@@ -263,7 +263,7 @@ def test_weights_that_are_packed_once(has_state: bool, rng: np.random.Generator)
     inputs, states, biases, _ = (None if each is None else each.float() for each in trial.parameters)
     packed = PackLstm().run((True,), inputs, states)
     for rows, given in (((3,) * 4, biases), ((1,) * 6, None)):
-        assert packs_for_library(cell, torch.device("cpu"), rows)
+        assert packs_for_library(cell, torch.device("cpu"))
         x, h, c = (
             torch.from_numpy(rng.normal(size=(high, columns))).float()
             for high, columns in ((sum(rows), trial.x.shape[1]), (rows[0], size), (rows[0], size))

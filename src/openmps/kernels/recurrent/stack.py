@@ -84,7 +84,7 @@ class RecurrentStack(OperandKernel, Generic[Held]):
         self._forms = tuple([each.form for each in layers])
         with memory_for(self.name, "rnn_descriptor"):
             self._weights = [_held(layer, device) for layer in layers]
-        self._packed = _packed(self._weights)
+        self._packed = self._packings(self._weights)
         for is_backward in (False, True):
             self._check_stack(self._stack(is_backward=is_backward))
 
@@ -267,16 +267,19 @@ class RecurrentStack(OperandKernel, Generic[Held]):
 
     def _packed_over(self, rows: Sequence[int]) -> tuple[int, ...]:
         """The layers that are `PackedRecurrence` over steps of so many rows."""
-        if self._of_images:
-            return ()
-        place = self._device.torch_device
-        return tuple(
-            [
-                index
-                for index, form in enumerate(self._forms)
-                if index in self._packed and packs_for_library(form.cell, place, rows)
-            ]
-        )
+        return tuple(self._packed) if rows[-1] and rows[0] == rows[-1] else ()
+
+    def _packings(self, weights: Sequence[dict[str, HeldTensor]]) -> dict[int, Derived]:
+        """By layer, its weights of inputs and states as a library wants them, made when they are read first.
+
+        Of layers that have both and no others.
+        """
+        found: dict[int, Derived] = {}
+        for index, (form, each) in enumerate(zip(self._forms, weights, strict=True)):
+            is_plain = INPUTS in each and STATES in each and MEMORIES not in each and not self._of_images
+            if is_plain and packs_for_library(form.cell, self._device.torch_device):
+                found[index] = Derived(PackLstm(), [each[INPUTS], each[STATES]])
+        return found
 
     def _memory(self, name: str, given: OperandPlan) -> Binding:
         index, part = name.split()
@@ -286,7 +289,7 @@ class RecurrentStack(OperandKernel, Generic[Held]):
         place = self._device.torch_device
         moved = [{part: _moved(each, place) for part, each in layer.items()} for layer in self._weights]
         store(self, "_weights", moved)
-        store(self, "_packed", _packed(moved))
+        store(self, "_packed", self._packings(moved))
 
 
 def layers_of(kernel: RecurrentStack[Any]) -> list[Layer]:
@@ -308,18 +311,6 @@ def _held(layer: Layer, device: MTLDevice) -> dict[str, HeldTensor]:
         array = stacked(layer, part)
         if array is not None:
             found[part] = HeldTensor(torch.from_numpy(array).to(device.torch_device))
-    return found
-
-
-def _packed(weights: Sequence[dict[str, HeldTensor]]) -> dict[int, Derived]:
-    """By layer, its weights of inputs and states as a library wants them, made when they are read first.
-
-    Of layers that have both and no others.
-    """
-    found: dict[int, Derived] = {}
-    for index, each in enumerate(weights):
-        if INPUTS in each and STATES in each and MEMORIES not in each:
-            found[index] = Derived(PackLstm(), [each[INPUTS], each[STATES]])
     return found
 
 

@@ -17,6 +17,8 @@ from openmps.ops.matrix.recurrent_cells import Lstm, Parameters, RecurrentCell, 
 from openmps.ops.op import Kind, Op
 
 _aten: Any = torch.ops.aten
+_layer: Any = _aten.mkldnn_rnn_layer.default
+_layer_backward: Any = _aten.mkldnn_rnn_layer_backward.default
 # torch does not promise that this operator stays, and does without it.
 _reorder: Any = getattr(torch.ops.mkldnn, "_reorder_mkldnn_rnn_layer_weight", None)
 _NEURONS = [torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid, torch.tanh]
@@ -44,10 +46,12 @@ class _Sequence(NamedTuple):
 
 def _run(given: _Sequence, *, keeps: bool) -> Sequence[Tensor]:
     """h1, h and c behind the last step, and what the gradient needs, in an order of the library's."""
+    how = False, [], _LSTM, given.hidden.shape[2], 1, True, False, False, keeps
+    if torch.is_grad_enabled() == keeps:
+        return _layer(*given.operands, *how)
     # It keeps that where gradients are enabled; none of the operands asks for one.
     with torch.set_grad_enabled(keeps):
-        size = given.hidden.shape[2]
-        return _aten.mkldnn_rnn_layer(*given.operands, False, [], _LSTM, size, 1, True, False, False, keeps)
+        return _layer(*given.operands, *how)
 
 
 _AT_ONCE = 1 << 18
@@ -77,7 +81,11 @@ def steps_of_calls(size: int, rows: Sequence[int]) -> tuple[int, ...]:
 
 def takes_library(cell: RecurrentCell, device: torch.device, rows: Sequence[int]) -> bool:
     """Whether the library has a function for a cell without weights of memories, over steps of so many rows."""
-    if not isinstance(cell, Lstm) or not rows[-1] or rows[0] != rows[-1] or device.type != "cpu":
+    return bool(rows[-1]) and rows[0] == rows[-1] and _has_library(cell, device)
+
+
+def _has_library(cell: RecurrentCell, device: torch.device) -> bool:
+    if not isinstance(cell, Lstm) or device.type != "cpu":
         return False
     neurons = [each.applied() for each in (*cell.activations, cell.output)]
     return neurons == _NEURONS and torch.backends.mkldnn.is_available()
@@ -109,9 +117,9 @@ def library_lstm(
     return y.flatten(0, 1), State(hidden[0], memory[0])
 
 
-def packs_for_library(cell: RecurrentCell, device: torch.device, rows: Sequence[int]) -> bool:
-    """Whether `PackedRecurrence` is a layer with weights of inputs and of states alone, over steps of so many rows."""
-    return _reorder is not None and takes_library(cell, device, rows)
+def packs_for_library(cell: RecurrentCell, device: torch.device) -> bool:
+    """Whether `PackedRecurrence` is a layer with weights of inputs and states alone, over steps of as many rows."""
+    return _reorder is not None and _has_library(cell, device)
 
 
 class PackLstm(Op, kind=Kind.PREPARATION):
@@ -149,14 +157,16 @@ class PackedRecurrence(Op, kind=Kind.CONTRACTION, results=3):
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, ...]:
         """See `Op.run`."""
         x, hidden, memory, packed, biases = operands
-        x = x.unflatten(0, (self.steps, -1)).contiguous()
+        rows = len(x) // self.steps
+        x = x.contiguous().view(self.steps, rows, -1)
         if hidden is None:
-            hidden = memory = x.new_zeros(x.shape[1], self.size)
-        state = [each.unsqueeze(0).contiguous() for each in (hidden, memory)]
+            hidden = memory = x.new_zeros(1, rows, self.size)
+        else:
+            hidden, memory = (each.unsqueeze(0).contiguous() for each in (hidden, memory))
         none = x.new_zeros(Lstm.gates * self.size)
-        sequence = _Sequence(x, [*packed, none if biases is None else biases, none], *state)
+        sequence = _Sequence(x, [*packed, none if biases is None else biases, none], hidden, memory)
         y, hidden, memory, _ = _run(sequence, keeps=False)
-        return y.flatten(0, 1), hidden, memory
+        return y.view(-1, self.size), hidden, memory
 
 
 class LibraryRecurrence(Op, kind=Kind.CONTRACTION, results=6):
@@ -212,7 +222,7 @@ class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=6):
         y, gradient = (each.unflatten(0, (self.steps, -1)).contiguous() for each in (y, gradient))
         sequence = _sequence(x, before, given, self.steps)
         size = sequence.hidden.shape[2]
-        dx, of_inputs, of_states, of_biases, _, dh, dc = _aten.mkldnn_rnn_layer_backward(
+        dx, of_inputs, of_states, of_biases, _, dh, dc = _layer_backward(
             *sequence.operands, y, h1, c1, gradient, *behind, False, _LSTM, size, 1, True, True, False, [], False, kept
         )
         return dx.flatten(0, 1), of_inputs, of_states, of_biases.view(Lstm.gates, -1), dh, dc
