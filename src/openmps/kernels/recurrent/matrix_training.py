@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from openmps.checks import flag, listed
@@ -28,7 +27,9 @@ from openmps.kernels.recurrent.states import (
     add_training_states,
     check_list,
     matrix_state,
+    runs_of,
     state_of,
+    whole_record,
 )
 from openmps.kernels.recurrent.training_weights import GRADIENTS, Copy, TrainedLayer, lower_copy
 from openmps.metal.device import CommandBuffer
@@ -272,7 +273,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
                 return [], [(record, 0, count - 1)], record.by.rows
         states = listed(self.name, "training_states", given, "MPSRNNMatrixTrainingState")
         check_count(self.name, "training_states", states, count, "forward_sources")
-        if (whole := _whole_record(states)) is not None and whole.form == form and states[0].device is device:
+        if (whole := whole_record(states)) is not None and whole.form == form and states[0].device is device:
             return [], [(whole, 0, count - 1)], whole.by.rows
         for index, each in enumerate(states):
             if not isinstance(each, MPSRNNMatrixTrainingState):
@@ -283,7 +284,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
                 raise MPSArgumentError(self.name, f"training_states[{index}]", rule, each.record.form)
             if each.is_temporary or each.device is not device:
                 each.check_usable(self.name, f"training_states[{index}]", command_buffer)
-        runs = _runs(states)
+        runs = runs_of(states)
         rows = [count for record, first, last in runs for count in record.by.rows[first : last + 1]]
         if rows != sorted(rows, reverse=True) or len({id(record) for record, _, _ in runs}) < len(runs):
             got = ", ".join(f"step {state.step} of {count} rows" for state, count in zip(states, rows, strict=True))
@@ -321,7 +322,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         if asked.calls:
             parts = _parts_of_calls(rows[0], asked.calls)
             for part, steps in parts:
-                kept += LibraryRecurrence(steps)(part(x), *before, *weights[:3])
+                kept += LibraryRecurrence(steps)(_rows_of(part, x, parts), *before, *weights[:3])
                 before = [Member(0)(each) for each in kept[-5:-3]]
             hidden, memory = kept[-5:-3]
             _store_calls(at, "destination_matrices", kept[1::6], [part for part, _ in parts])
@@ -358,8 +359,9 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         hidden: Any = None
         memory: Any = None
         for index, (part, steps) in reversed([*enumerate(parts)]):
+            its_gradient, its_x = (_rows_of(part, each, parts) for each in (gradient, x))
             dx, *of_weights, hidden, memory = LibraryRecurrenceGradient(steps)(
-                part(gradient), part(x), *results[6 * index : 6 * index + 6], *behind, *weights[:3]
+                its_gradient, its_x, *results[6 * index : 6 * index + 6], *behind, *weights[:3]
             )
             behind = [Member(0)(hidden), Member(0)(memory)]
             found.insert(0, dx)
@@ -443,6 +445,11 @@ def _parts_of_calls(rows: int, calls: Sequence[int]) -> list[tuple[RowRange, int
     return [(RowRange(end - rows * steps, end), steps) for end, steps in zip(ends, calls, strict=True)]
 
 
+def _rows_of(part: RowRange, x: Value, parts: Sequence[object]) -> Value:
+    """The rows of one call of several."""
+    return x if len(parts) == 1 else part(x)
+
+
 def _store_calls(at: OperandContext, name: str, parts: Sequence[Value], of: Sequence[RowRange]) -> None:
     """Store the rows that calls gave: each call's in their place, where the rows of all steps lie in one piece."""
     if len(parts) == 1 or not isinstance(at.shape(name), ElementsShape):
@@ -472,26 +479,3 @@ def _of_state(argument: str, state: MPSRNNRecurrentMatrixState | None) -> list[t
 
 def _of_states(states: Sequence[MPSRNNRecurrentMatrixState]) -> list[tuple[str, Operand]]:
     return _named(_OUTPUT_STATES, [each for state in states for each in state.layers[0].parts()])
-
-
-_record_of, _step_of = attrgetter("record"), attrgetter("step")
-
-
-def _whole_record(states: Sequence[Any]) -> Record | None:
-    """The record of which these are all states, in order, told in few calls; None where one is temporary."""
-    if {*map(type, states)} != {MPSRNNMatrixTrainingState} or states[0].is_temporary:
-        return None
-    record: Record = states[0].record
-    is_all = [*map(_step_of, states)] == [*range(len(record.by.rows))]
-    return record if is_all and [*map(_record_of, states)].count(record) == len(states) else None
-
-
-def _runs(states: Sequence[MPSRNNMatrixTrainingState]) -> list[tuple[Record, int, int]]:
-    """Steps of one record that follow one another: the record, the first and the last of them."""
-    found: list[tuple[Record, int, int]] = []
-    for state in states:
-        if found and found[-1][0] is state.record and found[-1][2] + 1 == state.step:
-            found[-1] = (state.record, found[-1][1], state.step)
-        else:
-            found.append((state.record, state.step, state.step))
-    return found

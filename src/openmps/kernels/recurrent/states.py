@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
 
 from openmps.checks import KnownAttributes, store
@@ -312,6 +313,29 @@ class MatrixTrainingStates(KnownAttributes, Sequence[MPSRNNMatrixTrainingState])
             self._hold([], record, device)
         else:
             self._hold([*self._made(), *_states_of(device, record, counts)], None, device)
+
+
+_record_of, _step_of = attrgetter("record"), attrgetter("step")
+
+
+def whole_record(states: Sequence[Any]) -> Record | None:
+    """The record of which these are all states, in order, told in few calls; None where one is temporary."""
+    if {*map(type, states)} != {MPSRNNMatrixTrainingState} or states[0].is_temporary:
+        return None
+    record: Record = states[0].record
+    is_all = [*map(_step_of, states)] == [*range(len(record.by.rows))]
+    return record if is_all and [*map(_record_of, states)].count(record) == len(states) else None
+
+
+def runs_of(states: Sequence[MPSRNNMatrixTrainingState]) -> list[tuple[Record, int, int]]:
+    """Steps of one record that follow one another: the record, the first and the last of them."""
+    found: list[tuple[Record, int, int]] = []
+    for state in states:
+        if found and found[-1][0] is state.record and found[-1][2] + 1 == state.step:
+            found[-1] = (state.record, found[-1][1], state.step)
+        else:
+            found.append((state.record, state.step, state.step))
+    return found
 
 
 def state_of(who: str, argument: str, value: Any, forms: Sequence[Form], kind: type[StateT]) -> StateT | None:

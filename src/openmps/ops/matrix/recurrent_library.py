@@ -99,7 +99,17 @@ def _sequence(x: Tensor, before: State, given: Parameters, steps: int) -> _Seque
     none = inputs.new_zeros(len(inputs))
     weights = [inputs.contiguous(), states.contiguous(), none if biases is None else biases, none]
     state = before.hidden.unsqueeze(0).contiguous(), before.memory.unsqueeze(0).contiguous()
-    return _Sequence(x.unflatten(0, (steps, -1)).contiguous(), weights, *state)
+    return _Sequence(_in_steps(x, steps), weights, *state)
+
+
+def _in_steps(x: Tensor, steps: int) -> Tensor:
+    """The rows of all steps as ``[steps, rows, numbers]``; a short sequence's time is that of such calls."""
+    return x.contiguous().view(steps, -1, x.shape[1])
+
+
+def _in_rows(x: Tensor) -> Tensor:
+    """The rows of all steps, one behind the other."""
+    return x.view(-1, x.shape[2])
 
 
 def library_lstm(
@@ -114,7 +124,7 @@ def library_lstm(
     if not is_plain or x.dim() > 2 or x.dtype != torch.float32 or not takes_library(cell, x.device, rows):
         return None
     y, hidden, memory, _ = _run(_sequence(x, state, given, len(rows)), keeps=False)
-    return y.flatten(0, 1), State(hidden[0], memory[0])
+    return _in_rows(y), State(hidden[0], memory[0])
 
 
 def packs_for_library(cell: RecurrentCell, device: torch.device) -> bool:
@@ -157,16 +167,15 @@ class PackedRecurrence(Op, kind=Kind.CONTRACTION, results=3):
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, ...]:
         """See `Op.run`."""
         x, hidden, memory, packed, biases = operands
-        rows = len(x) // self.steps
-        x = x.contiguous().view(self.steps, rows, -1)
+        x = _in_steps(x, self.steps)
         if hidden is None:
-            hidden = memory = x.new_zeros(1, rows, self.size)
+            hidden = memory = x.new_zeros(1, x.shape[1], self.size)
         else:
             hidden, memory = (each.unsqueeze(0).contiguous() for each in (hidden, memory))
         none = x.new_zeros(Lstm.gates * self.size)
         sequence = _Sequence(x, [*packed, none if biases is None else biases, none], hidden, memory)
         y, hidden, memory, _ = _run(sequence, keeps=False)
-        return y.view(-1, self.size), hidden, memory
+        return _in_rows(y), hidden, memory
 
 
 class LibraryRecurrence(Op, kind=Kind.CONTRACTION, results=6):
@@ -190,9 +199,9 @@ class LibraryRecurrence(Op, kind=Kind.CONTRACTION, results=6):
         assert x is not None
         state, given = _state(x, self.steps, hidden, memory, weights)
         y, h1, c1, kept = _run(_sequence(x, state, given, self.steps), keeps=True)
-        # Memory of a state may change before the gradient reads what it was.
-        first = [None if each is None else each.clone() for each in state]
-        return y.flatten(0, 1), h1, c1, *first, kept
+        # Memory of a state that is given may change before the gradient reads what it was.
+        first = state if hidden is None else [None if each is None else each.clone() for each in state]
+        return _in_rows(y), h1, c1, *first, kept
 
 
 class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=6):
@@ -219,13 +228,13 @@ class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=6):
         assert y is not None
         before, given = _state(x, self.steps, h0, c0, weights)
         behind = [None if each is None else each.unsqueeze(0).contiguous() for each in (of_hidden, of_memory)]
-        y, gradient = (each.unflatten(0, (self.steps, -1)).contiguous() for each in (y, gradient))
+        y, gradient = _in_steps(y, self.steps), _in_steps(gradient, self.steps)
         sequence = _sequence(x, before, given, self.steps)
         size = sequence.hidden.shape[2]
         dx, of_inputs, of_states, of_biases, _, dh, dc = _layer_backward(
             *sequence.operands, y, h1, c1, gradient, *behind, False, _LSTM, size, 1, True, True, False, [], False, kept
         )
-        return dx.flatten(0, 1), of_inputs, of_states, of_biases.view(Lstm.gates, -1), dh, dc
+        return _in_rows(dx), of_inputs, of_states, of_biases.view(Lstm.gates, -1), dh, dc
 
 
 def _state(
