@@ -288,8 +288,10 @@ def _in_one_piece(parts: Sequence[Elements]) -> Tensor | None:
     fit lie without gaps.
     """
     first = _pieces.get(parts[0].buffer)
-    pieces = () if first is None else first.pieces[first.index : first.index + len(parts)]
-    if first is None or len(pieces) < len(parts):
+    if first is None:
+        return None
+    pieces = first.pieces[first.index : first.index + len(parts)]
+    if len(pieces) < len(parts):
         return None
     dtype = TORCH_TYPES[first.kind]
     for part, piece in zip(parts, pieces, strict=True):

@@ -262,6 +262,7 @@ class Gru:
         add_scaled = adder(given.memories, rows)
         to_z, to_r, to_h = self.neurons.applied()
         are_alike = self.neurons.keep_results and self.activations[0] == self.activations[1]
+        has_scaled, is_flipped, is_linear = given.memories is not None, self.is_flipped, self.p == 1
 
         def step(parts: Sequence[Tensor], before: Held, behind: Held) -> None:
             (both, z, r, candidate), (h0, _), (h1, _) = parts, before, behind
@@ -271,11 +272,11 @@ class Gru:
             else:
                 z, r = to_z(z), to_r(r)
             add_reset(candidate, r * h0)
-            if given.memories is not None:
+            if has_scaled:
                 add_scaled(candidate, z * h0)
             h = to_h(candidate)
-            kept, made = (h, h0) if self.is_flipped else (h0, h)
-            if self.p == 1:
+            kept, made = (h, h0) if is_flipped else (h0, h)
+            if is_linear:
                 torch.lerp(made, kept, z, out=h1)
             else:
                 torch.addcmul(self.rest(z) * made, z, kept, out=h1)
@@ -384,8 +385,10 @@ def forward(
     step = cell.stepper(given, size, rows)
     hidden = torch.empty_like(gates[:, :size])
     memory = torch.empty_like(hidden) if cell.has_memory else None
-    parts = [*zip(*(each.split(counts) for each in cell.parts(gates, size)), strict=True)]
-    hiddens, memories = hidden.split(counts), [None] * len(counts) if memory is None else memory.split(counts)
+    # A quarter faster than `split`, from which it differs for autograd alone.
+    split = torch.unsafe_split_with_sizes
+    parts = [*zip(*(split(each, counts) for each in cell.parts(gates, size)), strict=True)]
+    hiddens, memories = split(hidden, counts), [None] * len(counts) if memory is None else split(memory, counts)
     held, order = [*zip(hiddens, memories, strict=True)], slice(None, None, -1 if backward else 1)
     before, behind = list[Held](), list[Held]()
     if counts == [len(state.hidden)] * len(counts):
