@@ -71,7 +71,7 @@ def test_repeated_product(
 @in_one_test
 @pytest.mark.usefixtures("_maker")
 @pytest.mark.parametrize("turned", [True, False], ids=["turned", "as it lies"])
-@pytest.mark.parametrize("shape", [(5, 7, 3, 9), (4, 1024, 512, 8), (1, 1024, 512, 8)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 7, 3, 9), (5, 70, 60, 9), (4, 1024, 512, 8), (1, 1024, 512, 8)], ids=str)
 def test_repeated_new_product(
     shape: tuple[int, ...], turned: bool, device: torch.device, rng: np.random.Generator
 ) -> None:
@@ -79,7 +79,9 @@ def test_repeated_new_product(
     rows, n, k, times = shape
     weights = rng.normal(size=(n, k)) / k
     held = torch.tensor(weights.T.copy() if turned else weights, dtype=torch.float32, device=device)
-    multiply = products.repeated_new_product(held.t() if turned else held, rows, times)
+    held = held.t() if turned else held
+    assert torch.equal(of_columns := products.column_by_column(held), held)
+    multiply = products.repeated_new_product(of_columns, rows, times)
     for count in (rows, 2):
         x = rng.normal(size=(count, k + 2))
         found = multiply(torch.tensor(x, dtype=torch.float32, device=device)[:, 1:-1])

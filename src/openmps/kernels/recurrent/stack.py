@@ -20,6 +20,7 @@ from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
 from openmps.kernels.recurrent.layer import INPUTS, MEMORIES, PARTS, STATES, Form, Layer, read_layer, stacked, unstacked
 from openmps.kernels.recurrent.states import Held, RecurrentState, check_list
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.matrix.products import column_by_column
 from openmps.ops.matrix.recurrent import FirstColumns, JoinColumns, Member, Recurrence, Total
 from openmps.ops.matrix.recurrent_library import PackedRecurrence, PackLstm, packs_for_library
 from openmps.ops.op import Value
@@ -309,8 +310,12 @@ def _held(layer: Layer, device: MTLDevice) -> dict[str, HeldTensor]:
     found: dict[str, HeldTensor] = {}
     for part in PARTS:
         array = stacked(layer, part)
-        if array is not None:
-            found[part] = HeldTensor(torch.from_numpy(array).to(device.torch_device))
+        if array is None:
+            continue
+        tensor = torch.from_numpy(array).to(device.torch_device)
+        if part == STATES and not layer.form.of_images and not packs_for_library(layer.form.cell, tensor.device):
+            tensor = column_by_column(tensor)
+        found[part] = HeldTensor(tensor)
     return found
 
 

@@ -31,6 +31,8 @@ _MANY_TIMES = 8
 _LARGE, _SEVERAL_ROWS = 1 << 19, 4
 """Numbers of a matrix that MKL's own order is faster for, and rows of what is multiplied; smaller ones are transposed,
 which takes longer than it saves for larger ones."""
+_WORTH_TURNING = 1 << 12
+"""Numbers of a matrix that is worth to be turned before."""
 _WORTH_ORDER = 1 << 21
 """Multiplications of a product that oneDNN's own order is faster for than MKL on other makers' processors."""
 _mkl: Any = torch.ops.mkl
@@ -124,10 +126,17 @@ def repeated_new_product(weights: Tensor, rows: int, times: int) -> Callable[[Te
     return lambda x: x @ factor
 
 
+def column_by_column(weights: Tensor) -> Tensor:
+    """Weights that stay, as many products by them are fastest: `repeated_product` need not turn them first."""
+    pays = weights.device.type == "cpu" and _WORTH_TURNING <= weights.numel() < _LARGE
+    return weights.t().contiguous().t() if pays else weights
+
+
 def _factor(weights: Tensor, times: int) -> Tensor:
     """The transpose, as products by it are fastest."""
+    factor = weights.t()
     is_few = weights.device.type != "cpu" or times < _MANY_TIMES or weights.numel() >= _LARGE
-    return weights.t() if is_few else weights.t().contiguous()
+    return factor if is_few or factor.stride(1) == 1 else factor.contiguous()
 
 
 def _in_own_order(weights: Tensor, rows: int, times: int) -> Callable[[Tensor], Tensor] | None:
