@@ -80,7 +80,8 @@ def test_repeated_new_product(
     weights = rng.normal(size=(n, k)) / k
     held = torch.tensor(weights.T.copy() if turned else weights, dtype=torch.float32, device=device)
     held = held.t() if turned else held
-    assert torch.equal(of_columns := products.column_by_column(held), held)
+    of_columns = products.column_by_column(held)
+    assert torch.equal(of_columns, held)
     multiply = products.repeated_new_product(of_columns, rows, times)
     for count in (rows, 2):
         x = rng.normal(size=(count, k + 2))

@@ -23,7 +23,7 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import Taken, taken_array, taken_tensor
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.runtime.binding import Numbers
-from openmps.selectors import Factory, takes
+from openmps.selectors import Factory, name_arguments, takes
 from openmps.types import MPSDataType
 
 _ORDERS: tuple[dict[str, type], ...] = (
@@ -239,6 +239,7 @@ class MPSTemporaryMatrix(_Temporary[MPSMatrixDescriptor], MPSMatrix):
         _check_prefetch(who, command_buffer, "matrix_descriptor_list", matrix_descriptor_list, MPSMatrixDescriptor)
 
 
+@name_arguments
 class MatrixSequence(KnownAttributes, Sequence[MPSMatrix]):
     """The matrices of an `MPSMatrix` that has several, each as a matrix of its own. Our addition to the framework.
 

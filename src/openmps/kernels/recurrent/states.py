@@ -17,6 +17,7 @@ from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatr
 from openmps.errors import MPSTypeError
 from openmps.kernels.recurrent.layer import Form
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.selectors import name_arguments
 from openmps.types import MPSDataType
 
 Held = TypeVar("Held", MPSMatrix, MPSImage)
@@ -261,6 +262,7 @@ def _states_of(device: MTLDevice, record: Record, counts: TemporaryCounts | None
     return found
 
 
+@name_arguments
 class MatrixTrainingStates(KnownAttributes, Sequence[MPSRNNMatrixTrainingState]):
     """Training states in the place of a list, made when they are asked for. Our addition to the framework.
 
