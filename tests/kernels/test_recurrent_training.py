@@ -210,26 +210,34 @@ def test_an_activity_classifier(bench: Bench, rng: np.random.Generator) -> None:
         np.testing.assert_allclose(exported.numpy(), wanted, rtol=0, atol=1e-5)
 
 
-def test_training_steps_are_replayed(device: torch.device, rng: np.random.Generator) -> None:
-    """Forward, gradient and Adam, on a queue that replays and on one that does not."""
+@pytest.mark.parametrize("together", [False, True], ids=["lists", "sequences"])
+def test_training_steps_are_replayed(together: bool, device: torch.device, rng: np.random.Generator) -> None:
+    """Forward, gradient and Adam, on a queue that replays and on one that does not.
+
+    Of lists, and of sequences with weights that lie one behind the other in memory.
+    """
     found: list[list[Array]] = []
-    x = rng.normal(size=(5, 3, 3, 3)).astype(np.float32)  # steps of training, of time, rows, channels
+    inputs, units = (16, 16) if together else (3, 4)
+    x = rng.normal(size=(5, 3, 3, inputs)).astype(np.float32)  # steps of training, of time, rows, channels
+    parts = np.full((units, inputs), 0.2), np.full((units, units), 0.1), np.full(units, 0.1)
     for replays in (False, True):
         bench = Bench.on(device)
         if replays:
             bench.queue = replaying_queue(device)
         else:
             bench.queue.max_capture_count = 0
-        gates = {gate: [np.full((4, 3), 0.2 * k), np.full((4, 4), 0.1), np.full(4, 0.1)] for k, gate in enumerate(LSTM)}
-        trained = Trained(bench, lstm(gates))
-        adam, sources = Updates(bench, trained), matrices(bench, x[0])
-        results, back = empty(bench, x[0], 4), empty(bench, x[0], 3)
-        flow, seen, numbers_of = matrices(bench, np.ones((3, 3, 4))), list[str](), list[Array]()
-        trained.layer.recurrent_output_is_temporary = trained.layer.training_state_is_temporary = True
+        trained = Trained(bench, lstm({gate: [k * parts[0], *parts[1:]] for k, gate in enumerate(LSTM)}))
+        adam, shape = Updates(bench, trained), (3, 3, units)
+        sources, flow, results, back = (
+            _in_steps(bench, each, apart=True) if not together else mps.MatrixSequence(_all_steps(bench, each))
+            for each in (x[0], np.ones(shape, np.float32), np.zeros(shape, np.float32), np.zeros_like(x[0]))
+        )
+        seen, numbers_of = list[str](), list[Array]()
+        trained.layer.recurrent_output_is_temporary = trained.layer.training_state_is_temporary = not together
         for step in x:
             for matrix, values in zip(sources, step, strict=True):
                 matrix.memory().copy_(torch.from_numpy(values))
-            states: list[Any] = []
+            states: Any = mps.MatrixTrainingStates() if together else []
             command_buffer = bench.command_buffer()
             trained.layer.encode_forward_sequence(command_buffer, sources, results, states, trained.weights)
             trained.layer.encode_gradient_sequence(
@@ -243,6 +251,10 @@ def test_training_steps_are_replayed(device: torch.device, rng: np.random.Genera
         found.append(numbers_of)
     for mine, wanted in zip(*found, strict=True):
         np.testing.assert_allclose(mine, wanted, rtol=0, atol=0 if device.type == "cpu" else 1e-5)
+
+
+def _all_steps(bench: Bench, numbers: Array) -> Any:
+    return mps.MPSMatrix.from_numpy(bench.device, numbers, copy=True)
 
 
 # --- archives and shared memory ---------------------------------------------------------------------------------------
