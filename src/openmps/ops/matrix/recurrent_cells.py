@@ -385,7 +385,7 @@ def forward(
     step = cell.stepper(given, size, rows)
     hidden = torch.empty_like(gates[:, :size])
     memory = torch.empty_like(hidden) if cell.has_memory else None
-    # A quarter faster than `split`, from which it differs for autograd alone.
+    # A quarter faster than `split`, from which it differs where gradients are recorded alone.
     split = torch.unsafe_split_with_sizes
     parts = [*zip(*(split(each, counts) for each in cell.parts(gates, size)), strict=True)]
     hiddens, memories = split(hidden, counts), [None] * len(counts) if memory is None else split(memory, counts)
