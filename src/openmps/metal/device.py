@@ -103,6 +103,8 @@ class MTLDevice(Processor):
         """Flush the host copy of ``buffer`` at every commit, as long as someone may write to it."""
         self._watched.add(weakref.ref(buffer, self._watched.discard))
 
+    has_host_copies = Shown["set[weakref.ref[MTLBuffer]]"]("_watched", "Buffers with host copies to flush, if any.")
+
     def flush_host_copies(self) -> None:
         """Bring what the CPU wrote by way of `MTLBuffer.contents` to the device."""
         if not self._watched:
@@ -459,7 +461,7 @@ class MTLCommandBuffer(CommandBuffer):
     def __del__(self) -> None:
         # There is no recording if __init__ failed.
         recording: Recording | None = getattr(self, "_recording", None)
-        if recording is not None:
+        if recording is not None and (recording.ticket is None or not recording.ticket.is_handed_on):
             recording.abandon()
 
     @property
@@ -477,7 +479,8 @@ class MTLCommandBuffer(CommandBuffer):
 
     def hand_over(self) -> None:
         """Commit, whether or not another buffer goes on with the lifetime; for `commit` and `commit_and_pass_on`."""
-        self._device.flush_host_copies()
+        if self._device.has_host_copies:
+            self._device.flush_host_copies()
         if not self._recording.hand_over(self):
             self._refuse_encode("commit")
 

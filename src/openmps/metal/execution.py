@@ -253,13 +253,13 @@ class Execution:
             modes.give_back()
 
     def _contents(self) -> list[Content]:
-        """What is kept of works when they have run: nothing that they hold alive."""
+        """What is kept of works when they have run: nothing that they hold alive. As the launch finds it."""
         return [(label, getattr(work, "function", None)) for label, work in tuple(self.works)]
 
     def _run_all(self) -> None:
         label = "(start)"
         try:
-            self.contents = self._contents()
+            self.contents = [(label, getattr(work, "function", None)) for label, work in tuple(self.works)]
             if unwritten:
                 found = unreadable(self.works)
                 if found is not None:

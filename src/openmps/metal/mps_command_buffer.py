@@ -166,7 +166,8 @@ class MPSCommandBuffer(CommandBuffer):
     def __init__(
         self, command_queue: MTLCommandQueue | None = None, command_buffer: CommandBuffer | None = None
     ) -> None:
-        one_of_two("MPSCommandBuffer", "command_queue", command_queue, "command_buffer", command_buffer)
+        if (command_queue is None) is (command_buffer is None):
+            one_of_two("MPSCommandBuffer", "command_queue", command_queue, "command_buffer", command_buffer)
         if command_queue is not None:
             if not isinstance(command_queue, MTLCommandQueue):
                 remedy = "A command buffer is given as command_buffer=…"

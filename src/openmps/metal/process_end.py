@@ -31,8 +31,8 @@ executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 """Those of the process."""
 waits = threading.Lock()
 """Held while a worker looks whether it may wait; in a forked process another one."""
-ending = threading.Event()
-"""Set when the process ends."""
+is_ending = False
+"""Whether the process ends. Each commit asks, so it is no event."""
 ended_threads: deque[int] = deque(maxlen=1024)
 """The system's numbers of the threads of workers that have come to their end."""
 _PATIENCE = 2.0
@@ -41,7 +41,8 @@ _PATIENCE = 2.0
 
 def _drain_all() -> None:
     """Finish what was committed: all queues to the end, since handlers of one may wait for buffers of another."""
-    ending.set()
+    global is_ending
+    is_ending = True
     here = list(executors)
     for executor in here:
         executor.strand()

@@ -114,8 +114,9 @@ class QueueExecutor:
         ticket.execution = execution
         execution.committed_at = self._patience.heard = time.monotonic()
         try:
-            if not ticket.is_reserved:
-                self.reserve(ticket)
+            if not ticket.is_reserved:  # as `reserve` does
+                self._order.append(ticket)
+                ticket.is_reserved = True
             self.advance()
             if self._launches_at_commit:
                 self._in_flight.retire(execution)
@@ -159,7 +160,7 @@ class QueueExecutor:
 
         Finalizers that the interpreter runs after these may not: threads no longer run.
         """
-        is_ending = process_end.ending.is_set() and threading.current_thread() is not threading.main_thread()
+        is_ending = process_end.is_ending and threading.current_thread() is not threading.main_thread()
         return is_ending or sys.is_finalizing()
 
     worker = Shown["threading.Thread | None"]("_worker", "The thread that sees records to their end.")
@@ -352,7 +353,8 @@ class QueueExecutor:
             return
         ticket = turn.ticket
         if ticket is not None and (execution := ticket.execution) is not None and not ticket.is_handed_on:
-            if self._launches_at_commit and execution.launched and not execution.has_handlers:
+            has_handlers = execution.scheduled_handlers or execution.completed_handlers
+            if self._launches_at_commit and execution.launched and not has_handlers:
                 execution.be_quiet()
             execution.is_left = not self._launches_at_commit and self._patience.is_left(execution)
             self._in_flight.add(execution)

@@ -153,9 +153,8 @@ class Record:
         """Nobody is left to commit it: its results cannot be read, and its ticket must not hold up the queue."""
         if self.execution.status < _COMMITTED:
             mark_unwritten(self.unfinished_works(), self.name)
-        ticket = self.ticket
-        if ticket is not None and not ticket.is_handed_on and ticket.is_open:
-            self.executor.abandon(ticket)
+        if self.ticket is not None and self.ticket.is_open:
+            self.executor.abandon(self.ticket)
 
 
 class Lifetime:

@@ -17,7 +17,8 @@ class StreamOrder:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._tail: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
-        self._spare: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque(maxlen=16)
+        self.spare: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque(maxlen=16)
+        """Events of records that nobody holds any more, which may mark others."""
         self._idle: torch.cuda.Stream | None = None
         """Where nothing else waits, to ask what time it is on the device."""
 
@@ -28,13 +29,9 @@ class StreamOrder:
     def take_events(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         """Two events for the begin and the end of a record: making them costs more than recording them."""
         try:
-            return self._spare.pop()
+            return self.spare.pop()
         except IndexError:
             return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True, blocking=True)
-
-    def give_back(self, events: tuple[torch.cuda.Event, torch.cuda.Event]) -> None:
-        """Events of a record that nobody holds any more may mark another one."""
-        self._spare.append(events)
 
     def moment_of(self, event: torch.cuda.Event) -> float:
         """When the device passed an event, in seconds of `time.perf_counter`."""
@@ -79,7 +76,7 @@ class _StreamTimer:
     def __del__(self) -> None:
         # Not before: whoever holds the record may ask for its times.
         if self._events is not None:
-            self._order.give_back(self._events)
+            self._order.spare.append(self._events)
 
     def begin(self) -> None:
         self._events = self._order.take_events()

@@ -117,6 +117,11 @@ class Watch:
         self._encodes = 0
         self._before: list[tuple[Layer, list[Tensor], list[int]]] = []
 
+    @property
+    def has_judged(self) -> bool:
+        """Whether there is nothing more to look at."""
+        return self._encodes >= _ENCODES_BEFORE_JUDGEMENT
+
     def before_encode(self) -> None:
         """At the first encode: name layers that nothing will update, and keep the weights of the others."""
         self._encodes += 1

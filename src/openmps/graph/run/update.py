@@ -173,11 +173,12 @@ class Updates:
         treatment: Treatment,
     ) -> None:
         """Record what `step` gave; ``checked`` has results looked at before anything is updated."""
-        if treatment.updates:
+        watches = treatment.updates and not self._watch.has_judged
+        if watches:
             self._watch.before_encode()
         step.encode(command_buffer, who, program, sources, states, outputs, checked=checked)
         self._kept.encodes = 0 if treatment.updates else self._kept.encodes + 1
-        if treatment.updates:
+        if watches:
             self._watch.after_encode(command_buffer)
 
     @staticmethod

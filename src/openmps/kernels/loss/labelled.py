@@ -138,7 +138,7 @@ class LabelledLoss(MPSCNNKernel):
                 raise MPSTypeError(self.name, f"labels[{index}]", "must be an MPSCNNLossLabels", type(state).__name__)
 
     def _memory(self, name: str, states: MPSStateBatch | None) -> Binding:
-        return labels_reader(self.name, states, name)
+        return labels_reader(self._name or self.name, states, name)
 
     def _output_binding(self, name: str, states: MPSStateBatch | None) -> Binding:
         return loss_writer(states)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from types import NoneType
-from typing import Any, NamedTuple, Self, cast, overload
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 import torch
@@ -141,7 +141,8 @@ class MPSCNNLossLabels(MPSState):
             raise MPSArgumentError(cls.__name__, "weights", rule, repr(factors[0]))
         if cls is MPSCNNLossLabels:
             blocks = LabelBlocks(device, images, factors, losses, cls._member)
-            return cast("MPSStateBatch[Self]", LabelsBatch.of_images(blocks, count))
+            own: Any = LabelsBatch.of_images(blocks, count)
+            return own
         made: list[Self] = []
         for index, image in enumerate(images):
             weight = None if factors is None else factors[index]
@@ -214,7 +215,7 @@ def _blocks(device: MTLDevice, name: str, values: NDArray[Any] | Tensor) -> MPSI
     """An array ``[N, C]`` or ``[N, H, W, C]`` as a batch of float32 images."""
     # A training step makes labels: plain arrays are not looked through.
     is_plain = type(values) is np.ndarray and values.dtype == np.float32
-    array = cast("NDArray[np.float32]", values) if is_plain else numbers("MPSCNNLossLabels", name, values)
+    array: NDArray[Any] = values if is_plain else numbers("MPSCNNLossLabels", name, values)  # pyright: ignore
     if array.ndim not in (2, 4):
         rule, remedy = "must be shaped [N, C] or [N, H, W, C]", ONE_HOT if name == "labels" else ""
         raise MPSArgumentError("MPSCNNLossLabels", name, rule, array.shape, remedy)
@@ -289,8 +290,8 @@ class LabelsBatch(MPSStateBatch):
 
     def counted(self) -> list[MPSState]:
         """The states whose read counts the batch goes by."""
-        blocks = blocks_of(self)
-        if blocks is None:
+        blocks = self.shared
+        if type(blocks) is not LabelBlocks:
             return super().counted()
         return [blocks, *blocks.temporary_members()] if blocks.members else [blocks]
 
@@ -377,6 +378,9 @@ class _Images(_ImagesFields, MemoryBinding):
 
     def view_key(self) -> Hashable:
         """Which parts of it they are."""
+        if len(self.parts) == 1:
+            part = self.parts[0]
+            return ((part.first, part.count, part.channel, part.channels),)
         return tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
 
     def rebind(self, memories: Sequence[Block]) -> Self:

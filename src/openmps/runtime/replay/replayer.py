@@ -175,12 +175,13 @@ class Replayer:
     # --- what is remembered -------------------------------------------------------------------------------------------
 
     def _entry(self, works: deque[tuple[str, Work]], signature: Signature) -> _Entry:
-        newest = self._newest
+        newest, entry = self._newest, None
         if newest is not None and newest[0] is self.allow_fusion and newest[1] == signature.key:
-            return self._used(newest[2])
-        key = (self.allow_fusion, *signature.key)
-        entry = self._entries.get(key)
+            entry = newest[2]
+        else:
+            entry = self._entries.get((self.allow_fusion, *signature.key))
         if entry is None:
+            key = (self.allow_fusion, *signature.key)
             self._warmups.hold(signature.dispatches)
             forget = partial(_note, self._dead, key)
             # The callbacks run anywhere, so they only note the key: what it holds goes when this thread comes by.
@@ -192,9 +193,6 @@ class Replayer:
             entry.allow_fusion = self.allow_fusion
             self._forget_least_used()
         self._newest = self.allow_fusion, signature.key, entry
-        return self._used(entry)
-
-    def _used(self, entry: _Entry) -> _Entry:
         entry.looks += 1
         entry.last_use = next(self._uses)
         return entry
