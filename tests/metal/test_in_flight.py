@@ -226,3 +226,19 @@ def test_many_threads_see_one_record_to_its_end() -> None:
         for thread in threads:
             thread.join(PATIENCE)
         assert seen == [Status.COMPLETED] * 3
+
+
+def test_records_that_ended_leave_room_before_they_are_forgotten() -> None:
+    device = Device(capacity=2)
+    first, second = device.buffer(), device.buffer()
+    in_flight = device.executor._in_flight
+    assert in_flight.are(2)
+    device.gates[0].opened.set()
+    device.executor.retire()
+    assert first.status is Status.COMPLETED
+    assert len(in_flight) == 2
+    assert not in_flight.are(2)
+    third = device.queue.command_buffer()  # it does not wait: the second is not done
+    device.gates[1].opened.set()
+    second.wait_until_completed()
+    assert third.status is Status.NOT_ENQUEUED

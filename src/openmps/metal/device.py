@@ -23,8 +23,8 @@ from openmps.metal.host_copy import flushing
 from openmps.metal.host_memory import keep_freed_memory
 from openmps.metal.processor import Processor, torch_device_of
 from openmps.metal.queue_executor import QueueExecutor
+from openmps.metal.queue_settings import QueueSettings
 from openmps.metal.recording import Lifetime, Record, Recorder
-from openmps.metal.replay_settings import ReplaySettings
 from openmps.metal.resource import Bytes, Resource, bytes_of, modes_of
 from openmps.metal.texels import TexelMemory, Texels
 from openmps.metal.texture_descriptor import MTLTextureDescriptor, checked_descriptor
@@ -296,7 +296,7 @@ class MTLBlitCommandEncoder(BlitEncoder):
 
 
 @name_arguments
-class MTLCommandQueue(ReplaySettings, NamedAttributes, Single):
+class MTLCommandQueue(QueueSettings, NamedAttributes, Single):
     """A serial queue of command buffers. Made by `MTLDevice.new_command_queue`.
 
     Buffers run one after the other in the order in which they were enqueued or, without `enqueue`, committed; Python

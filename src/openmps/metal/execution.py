@@ -151,6 +151,17 @@ class HostTimer:
         return self._began, self._ended
 
 
+class Clock:
+    """Makes the timers of one queue: those of work that has run when its call returns."""
+
+    measures = True
+    """Whether somebody may ask when records began and ended."""
+
+    def timer(self) -> Timer:
+        """That of the next record."""
+        return HostTimer()
+
+
 class Latch:
     """Something that happens once and that threads wait for: a `threading.Event` that is cheap to make."""
 

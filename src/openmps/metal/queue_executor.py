@@ -20,7 +20,7 @@ import torch
 from openmps.checks import Shown
 from openmps.metal import process_end
 from openmps.metal.awake_threads import awake_threads
-from openmps.metal.execution import Execution, HostTimer, Latch, Player, Ticket, Timer
+from openmps.metal.execution import Clock, Execution, Latch, Player, Ticket, Timer
 from openmps.metal.in_flight import InFlight
 from openmps.metal.patience import Patience, runs_alike_here
 from openmps.metal.pending import be_in_queue
@@ -32,8 +32,6 @@ from openmps.metal.thread_modes import ThreadModes
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
-
-
 _NO_PLAYER_ON_CPU = "not replayed: the device is a CPU"
 _NO_PLAYER = "not replayed: the device makes no player for its queues"
 
@@ -68,7 +66,9 @@ class QueueExecutor:
         """What runs the work."""
         self._launches_at_commit = device.type == "cuda"
         self._capacity = capacity
-        self.timer: Callable[[], Timer] = StreamOrder(device).timer if self._launches_at_commit else HostTimer
+        self.clock = StreamOrder(device) if self._launches_at_commit else Clock()
+        """Says whether times are measured."""
+        self.timer: Callable[[], Timer] = self.clock.timer
         """Makes the timer of the next record."""
         self.player = player
         """Runs works together; None where each is to run by itself."""
@@ -114,9 +114,7 @@ class QueueExecutor:
         ticket.execution = execution
         execution.committed_at = self._patience.heard = time.monotonic()
         try:
-            if not ticket.is_reserved:  # as `reserve` does
-                self._order.append(ticket)
-                ticket.is_reserved = True
+            self.reserve(ticket)
             self.advance()
             if self._launches_at_commit:
                 self._in_flight.retire(execution)
@@ -326,20 +324,16 @@ class QueueExecutor:
         with self._lock:  # as `_locked` does, which each commit would pay for
             self._holder = caller
             try:
-                return self._take_first(turn)
+                order = self._order
+                while order and (order[0].abandoned or order[0].is_handed_on):
+                    order.popleft()
+                self._in_flight.forget()
+                if self._turn is not None or not order or order[0].execution is None:
+                    return None
+                turn.ticket, self._launcher, self._turn = order[0], caller, turn
+                return turn.ticket.execution
             finally:
                 self._holder = None
-
-    def _take_first(self, turn: _Turn) -> Execution | None:
-        while self._order and (self._order[0].abandoned or self._order[0].is_handed_on):
-            self._order.popleft()
-        self._in_flight.forget()
-        if self._turn is not None or not self._order or self._order[0].execution is None:
-            return None
-        turn.ticket = self._order[0]
-        self._launcher = threading.get_ident()
-        self._turn = turn
-        return turn.ticket.execution
 
     def _launch_here(self, execution: Execution) -> None:
         if current_index() == self.device.index:
@@ -353,8 +347,7 @@ class QueueExecutor:
             return
         ticket = turn.ticket
         if ticket is not None and (execution := ticket.execution) is not None and not ticket.is_handed_on:
-            has_handlers = execution.scheduled_handlers or execution.completed_handlers
-            if self._launches_at_commit and execution.launched and not has_handlers:
+            if self._launches_at_commit and execution.launched and not execution.has_handlers:
                 execution.be_quiet()
             execution.is_left = not self._launches_at_commit and self._patience.is_left(execution)
             self._in_flight.add(execution)

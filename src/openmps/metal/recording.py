@@ -37,11 +37,13 @@ class Encoder(Owner, Protocol):
 class Record:
     """What a Metal command buffer holds until its commit."""
 
-    __slots__ = ("__weakref__", "debug_groups", "encoder", "execution", "executor", "label", "ticket")
+    __slots__ = ("__weakref__", "debug_groups", "encoder", "execution", "executor", "is_measured", "label", "ticket")
 
     def __init__(self, executor: QueueExecutor) -> None:
         self.executor = executor
         self.execution = Execution(executor.timer(), executor.player, executor.no_player)
+        self.is_measured = executor.clock.measures
+        """Whether somebody may ask when it began and ended."""
         self.label: str | None = None
         self.ticket: Ticket | None = None
         self.encoder: Encoder | None = None
@@ -227,14 +229,25 @@ class Recorder(KnownAttributes, Single, ABC):
     def gpu_start_time(self) -> float:
         """When the device began the work, in seconds of `time.perf_counter`; 0 until it is done (macOS 10.15).
 
-        On CUDA the difference between start and end is measured by the device itself.
+        On CUDA the difference between start and end is measured by the device itself. Raises where the queue does not
+        measure: see `MTLCommandQueue.measures_times`.
         """
-        return self.recording.times[0]
+        return self._measured("gpu_start_time").times[0]
 
     @property
     def gpu_end_time(self) -> float:
-        """When the device ended the work, in seconds of `time.perf_counter`; 0 until it is done (macOS 10.15)."""
-        return self.recording.times[1]
+        """When the device ended the work, in seconds of `time.perf_counter`; 0 until it is done (macOS 10.15).
+
+        Raises where the queue does not measure: see `MTLCommandQueue.measures_times`.
+        """
+        return self._measured("gpu_end_time").times[1]
+
+    def _measured(self, attribute: str) -> Record:
+        recording = self.recording
+        if not recording.is_measured:
+            remedy = "Set measures_times of the queue to True before it makes the buffer"
+            raise MTLCommandBufferError(self.name, attribute, "must be measured", "a queue that does not", remedy)
+        return recording
 
     def explain(self) -> CommandBufferExplanation:
         """What ran, step by step, what was fused, what was captured or replayed, and why the rest was not.

@@ -7,11 +7,11 @@ from collections import deque
 
 import torch
 
-from openmps.metal.execution import Timer
+from openmps.metal.execution import Clock, Timer
 from openmps.metal.stream import DEFAULT, current_stream, is_capturing
 
 
-class StreamOrder:
+class StreamOrder(Clock):
     """Keeps the records of one queue in order on a CUDA device, whatever streams are current when they are launched."""
 
     def __init__(self, device: torch.device) -> None:
@@ -19,12 +19,21 @@ class StreamOrder:
         self._tail: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
         self.spare: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque(maxlen=16)
         """Events of records that nobody holds any more, which may mark others."""
+        self.spare_ends: deque[torch.cuda.Event] = deque(maxlen=16)
+        """The same of records whose times are not measured."""
         self._idle: torch.cuda.Stream | None = None
         """Where nothing else waits, to ask what time it is on the device."""
 
     def timer(self) -> Timer:
-        """A timer for the next record."""
-        return _StreamTimer(self)
+        """A timer for the next record, or what tells its end alone."""
+        return _StreamTimer(self) if self.measures else _StreamEnd(self)
+
+    def take_end(self) -> torch.cuda.Event:
+        """An event for the end of a record, without a time."""
+        try:
+            return self.spare_ends.pop()
+        except IndexError:
+            return torch.cuda.Event(blocking=True)
 
     def take_events(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         """Two events for the begin and the end of a record: making them costs more than recording them."""
@@ -57,49 +66,69 @@ class StreamOrder:
         self._tail = stream, event
 
 
-class _StreamTimer:
-    """Times of work that a CUDA stream runs after its call returned."""
+class _StreamEnd:
+    """The end of work that a CUDA stream runs after its call returned; when that was is not measured."""
 
-    __slots__ = ("_ended", "_events", "_has_passed", "_noticed", "_order", "_stream", "_times")
+    __slots__ = ("_end", "_has_passed", "_is_recorded", "_noticed", "_order", "_stream")
 
     def __init__(self, order: StreamOrder) -> None:
         self._order = order
         self._stream: torch.cuda.Stream | None = None
-        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
-        self._ended = False
-        """Whether both are recorded."""
+        self._end: torch.cuda.Event | None = None
+        self._is_recorded = False
         self._has_passed = False
-        """Whether the device is known to have passed them."""
+        """Whether the device is known to have passed it."""
         self._noticed = 0.0
+
+    def __del__(self) -> None:
+        if self._end is not None:
+            self._order.spare_ends.append(self._end)
+
+    def begin(self) -> None:
+        self._end = self._order.take_end()
+        self._stream = self._order.enter()
+
+    def end(self) -> None:
+        if self._stream is not None and self._end is not None:
+            self._end.record(self._stream)
+            self._order.leave(self._stream, self._end)
+            self._is_recorded = True
+
+    def is_over(self) -> bool:
+        if self._end is None:
+            return True
+        # To ask while the program captures would end its capture.
+        self._has_passed = not is_capturing() and self._end.query()
+        return self._has_passed
+
+    def wait(self) -> None:
+        if self._end is not None and not self._has_passed:
+            self._end.synchronize()
+        self._noticed = time.perf_counter()
+
+    def times(self) -> tuple[float, float]:
+        return self._noticed, self._noticed
+
+
+class _StreamTimer(_StreamEnd):
+    """Times of such work, by two events of the device."""
+
+    __slots__ = ("_first", "_times")
+
+    def __init__(self, order: StreamOrder) -> None:
+        super().__init__(order)
+        self._first: torch.cuda.Event | None = None
         self._times: tuple[float, float] | None = None
 
     def __del__(self) -> None:
         # Not before: whoever holds the record may ask for its times.
-        if self._events is not None:
-            self._order.spare.append(self._events)
+        if self._first is not None and self._end is not None:
+            self._order.spare.append((self._first, self._end))
 
     def begin(self) -> None:
-        self._events = self._order.take_events()
+        self._first, self._end = self._order.take_events()
         self._stream = self._order.enter()
-        self._events[0].record(self._stream)
-
-    def end(self) -> None:
-        if self._stream is not None and self._events is not None:
-            self._events[1].record(self._stream)
-            self._order.leave(self._stream, self._events[1])
-            self._ended = True
-
-    def is_over(self) -> bool:
-        if self._events is None:
-            return True
-        # To ask while the program captures would end its capture.
-        self._has_passed = not is_capturing() and self._events[1].query()
-        return self._has_passed
-
-    def wait(self) -> None:
-        if self._events is not None and not self._has_passed:
-            self._events[1].synchronize()
-        self._noticed = time.perf_counter()
+        self._first.record(self._stream)
 
     def times(self) -> tuple[float, float]:
         if self._times is None:
@@ -108,8 +137,7 @@ class _StreamTimer:
 
     def _measured(self) -> tuple[float, float]:
         """Asked for when they are read: a step of a small network takes as long as a few such questions."""
-        if self._events is None or not self._ended or is_capturing():
+        if self._first is None or self._end is None or not self._is_recorded or is_capturing():
             return self._noticed, self._noticed
-        first, last = self._events
-        ended = min(self._noticed, self._order.moment_of(last))
-        return ended - first.elapsed_time(last) / 1000.0, ended
+        ended = min(self._noticed, self._order.moment_of(self._end))
+        return ended - self._first.elapsed_time(self._end) / 1000.0, ended

@@ -83,6 +83,7 @@ class Classifier(NamedAttributes):
         self._device = device
         self._graph = network.inference_graph(device, channel_format)
         self._queue = device.new_command_queue()
+        self._queue.measures_times = False
 
     def __repr__(self) -> str:
         return described(self, self.shape, ", ".join(self.class_names), self.preprocessing)
@@ -115,6 +116,7 @@ class Classifier(NamedAttributes):
         twin = copy(self)
         twin._graph, twin._device = of_kind(type(self).__name__, "graph", graph, MPSNNGraph), graph.device
         twin._queue = graph.device.new_command_queue()
+        twin._queue.measures_times = False
         return twin
 
     def reload(self) -> None:

@@ -98,6 +98,7 @@ class TrainingStepper:
                 shards_optimizer_state=shards_optimizer_state,
             )
         self._queue = device.new_command_queue()
+        self._queue.measures_times = False
         self._started: deque[_Started] = deque()
         self.collected = 0
         """How many steps were collected."""

@@ -1,4 +1,4 @@
-"""What users say of the replays of a command queue. Our addition."""
+"""What users say of a command queue: whether its buffers are timed, and of its replays. Our addition."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ from openmps.metal.execution import MAX_CAPTURE_COUNT
 from openmps.metal.queue_executor import QueueExecutor
 
 
-class ReplaySettings(NamedProperties):
-    """The part of an `MTLCommandQueue` that its player asks."""
+class QueueSettings(NamedProperties):
+    """The part of an `MTLCommandQueue` that its executor and its player ask."""
 
     def __init__(self, executor: QueueExecutor) -> None:
         self._executor = executor
         self._max_capture_count = MAX_CAPTURE_COUNT
         self._allow_fusion = True
+
+    @property
+    def measures_times(self) -> bool:
+        """Whether command buffers made from now on have a `gpu_start_time` and a `gpu_end_time`; True at first.
+
+        On CUDA that takes two events with a time for each of them, 5 to 12 µs of the committing thread, which a step of
+        a small network may wait for. With False there is one event, without a time, and to ask raises. Our addition.
+        """
+        return self._executor.clock.measures
+
+    @measures_times.setter
+    def measures_times(self, value: bool) -> None:
+        self._executor.clock.measures = flag("MTLCommandQueue", "measures_times", value)
 
     @property
     def max_capture_count(self) -> int:
