@@ -85,6 +85,9 @@ class Interface:
         idle = not filters
         self.inputs = [image for image in network.images if idle or image in read]
         self.input_states = [state for state in network.states if idle or state in read_states]
+        self.image_arguments = [f"source_images[{index}]" for index in range(len(self.inputs))]
+        """What errors of an encode call the source images."""
+        self.state_arguments = [f"source_states[{index}]" for index in range(len(self.input_states))]
         self.result = results.nodes[0]
         self.result_is_needed = results.needed[0]
         self.exported = [node.result_image for node in filters if node.result_image.export_from_graph]

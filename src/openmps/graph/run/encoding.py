@@ -148,22 +148,23 @@ def check_sources(
             "Begin it with an MPSNNImageNode",
         )
         raise MPSArgumentError(who, "graph", rule, "none", remedy)
-    count = count_of(sources[0])
-    for index, images in enumerate(sources):
-        if count == 0 or (index and count_of(images) != count):
+    first = sources[0]
+    count = count_of(first)
+    for argument, images in zip(interface.image_arguments, sources, strict=True):
+        if count == 0 or (images is not first and count_of(images) != count):
             rule = f"must hold {count or 'at least one'} image(s), like the first source"
-            raise MPSArgumentError(who, f"source_images[{index}]", rule, count_of(images))
-        images.check_usable(who, f"source_images[{index}]", command_buffer)
-    for index, batch in enumerate(states):
+            raise MPSArgumentError(who, argument, rule, count_of(images))
+        images.check_usable(who, argument, command_buffer)
+    for argument, batch in zip(interface.state_arguments, states, strict=True):
         if len(batch) != count:
-            remedy = "Use encode_batch with one image an image object" if isinstance(sources[0], MPSImage) else ""
+            remedy = "Use encode_batch with one image an image object" if isinstance(first, MPSImage) else ""
             rule = f"must hold {count} state(s), one an image"
-            raise MPSArgumentError(who, f"source_states[{index}]", rule, len(batch), remedy)
+            raise MPSArgumentError(who, argument, rule, len(batch), remedy)
         for state in batch.counted():
             if not isinstance(state, _LABELS):
                 rule = "must hold MPSCNNLossLabels, one an image"
-                raise MPSTypeError(who, f"source_states[{index}]", rule, type(state).__name__)
-            state.check_usable(who, f"source_states[{index}]", command_buffer)
+                raise MPSTypeError(who, argument, rule, type(state).__name__)
+            state.check_usable(who, argument, command_buffer)
     if unwritten:
         read = [images.whole() for images in sources]
         read += [labels_reader(who, batch, name) for batch in states for name in ("labels", "weights")]

@@ -14,6 +14,7 @@ from openmps.runtime.host import TENSOR_TYPES
 
 STAGES = 8
 """Stages that may be under way at most; the host looks after half of them at a time."""
+_HALF = STAGES // 2
 ALIGNMENT = 256
 """Of each value, in bytes, as the device allocates memory."""
 
@@ -89,9 +90,8 @@ class Stages:
         """The next stage, which nobody reads any more."""
         if self._is_filled:
             self.restart()
-        half, place = divmod(self._turn, STAGES // 2)
-        if self._read and not place:
-            self._read[half].synchronize()
+        if self._read and not self._turn % _HALF:
+            self._read[self._turn // _HALF].synchronize()
         self._is_filled = True
         return self._stages[self._turn]
 
@@ -108,10 +108,10 @@ class Stages:
 
     def leave(self) -> None:
         """What was filled was replayed: the next stage is the next one's."""
-        half, place = divmod(self._turn, STAGES // 2)
-        if self._read and place == STAGES // 2 - 1:
-            self._read[half].record(current_stream(self._device))
-        self._turn = (self._turn + 1) % len(self._stages)
+        turn = self._turn
+        if self._read and turn % _HALF == _HALF - 1:
+            self._read[turn // _HALF].record(current_stream(self._device))
+        self._turn = (turn + 1) % STAGES
         self._is_filled = False
 
     def restart(self) -> None:
