@@ -216,8 +216,10 @@ class Held:
         is_behind, self._is_new = self.version < lineage.latest or self._is_new, False
         if is_behind and lineage.origin is not None and lineage.origin() is buffer:
             self.version = lineage.latest
-        else:
-            lineage.begin(self, None, buffer)
+        else:  # as `Lineage.begin` does, which each layer of a step would pay for
+            self.version = lineage.latest + 1
+            lineage.latest += 1
+            lineage.newest, lineage.origin = weakref.ref(self), weakref.ref(buffer)
 
     def copied(self, source: object) -> Held:
         """For a copy of the kernel over ``source``, with the same numbers."""

@@ -227,6 +227,9 @@ def _shape(image: MPSImage) -> tuple[int, int, int]:
     return image.width, image.height, image.feature_channels
 
 
+_new_tuple = tuple.__new__
+
+
 class LabelBlocks(BatchableState):
     """The labels, weights and losses of a whole batch, a block each; its `MPSCNNLossLabels` are views of them."""
 
@@ -335,8 +338,8 @@ def too_few_channels(labels: Extent, channels: int) -> str:
 
 def given_labels(states: MPSStateBatch) -> GivenLabels:
     """What a plan depends on of these labels."""
-    blocks = blocks_of(states)
-    if blocks is not None:
+    blocks = states.shared
+    if type(blocks) is LabelBlocks:  # as `blocks_of` tells; the others below likewise, which each step asks
         return blocks.given
     first: dict[LabelShape, int] = {}
     weighted = 0
@@ -351,10 +354,10 @@ def given_labels(states: MPSStateBatch) -> GivenLabels:
 
 def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Binding:
     """Where the ``labels`` or the ``weights`` of a batch are, ``[N, C, H, W]``."""
-    are_labels, blocks = name == "labels", None if states is None else blocks_of(states)
-    if blocks is not None:
+    are_labels, blocks = name == "labels", None if states is None else states.shared
+    if type(blocks) is LabelBlocks:
         images = blocks.labels if are_labels else blocks.weights
-        return _Numbers([]) if images is None else images.stack()
+        return _Numbers([]) if images is None else images.whole()
     if states is None or not len(states):
         raise MPSArgumentError(who, "labels", "are needed", None, "Pass one MPSCNNLossLabels an image")
     listed = [state for state in states if isinstance(state, MPSCNNLossLabels)]
@@ -405,9 +408,9 @@ class _Numbers(_Images):
 
 def loss_writer(states: MPSStateBatch | None) -> Binding:
     """Where the losses of a batch go: the labels' loss images."""
-    blocks = None if states is None else blocks_of(states)
-    if blocks is not None:
-        return _LossImages(blocks.losses.stack().parts)
+    blocks = None if states is None else states.shared
+    if type(blocks) is LabelBlocks:
+        return _new_tuple(_LossImages, (blocks.losses.whole().parts,))
     return _LossImages(
         merge([state.loss_image().storage for state in states or () if isinstance(state, MPSCNNLossLabels)])
     )

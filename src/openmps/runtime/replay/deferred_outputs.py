@@ -21,6 +21,7 @@ class DeferredOutputs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._is_cuda = device.type == "cuda"
         self.pending: list[ref[DeferrableMemory]] = []
         """What is yet to be copied, where anybody still holds it."""
         self._stream: torch.cuda.Stream | None = None
@@ -30,7 +31,7 @@ class DeferredOutputs:
         """Have a block, which has no memory yet, copy a result when it is first asked for it."""
         # In this order: an interrupt may come in between.
         self.pending.append(ref(block))
-        if self._device.type == "cuda":
+        if self._is_cuda:
             self._stream = current_stream(self._device)
             block.defer(_on_stream(value, self._stream))
         else:

@@ -146,7 +146,20 @@ class Signatures:
 
     def look(self, works: Collection[tuple[str, Work]]) -> Signature:
         """The run that a record begins with; of no works if the first one cannot be captured."""
-        return _read(works, self)
+        reading = _Reading(self)
+        for count, (label, work) in enumerate(works):
+            try:
+                refusal = reading.take(work)
+            except Exception as fault:  # The work itself will raise it again.
+                refusal = f"{type(fault).__name__} when its memory was looked at"
+                # What was noted of this work is forgotten.
+                reading = _Reading(self)
+                for _, before in islice(works, count):
+                    reading.take(before)
+            if refusal:
+                reading.signature.refusal = f"{label}: {refusal}"
+                break
+        return reading.finish()
 
     def inputs(self, place: int, work: Dispatch) -> _Inputs:
         """How the inputs of the dispatch at this place of its run are bound."""
@@ -203,24 +216,6 @@ class Signatures:
 
 
 _MOST_KNOWN = 1 << 12
-
-
-def _read(works: Collection[tuple[str, Work]], signatures: Signatures) -> Signature:
-    """The run that a record begins with."""
-    reading = _Reading(signatures)
-    for count, (label, work) in enumerate(works):
-        try:
-            refusal = reading.take(work)
-        except Exception as fault:  # The work itself will raise it again.
-            refusal = f"{type(fault).__name__} when its memory was looked at"
-            # What was noted of this work is forgotten.
-            reading = _Reading(signatures)
-            for _, before in islice(works, count):
-                reading.take(before)
-        if refusal:
-            reading.signature.refusal = f"{label}: {refusal}"
-            break
-    return reading.finish()
 
 
 class _Reading:
