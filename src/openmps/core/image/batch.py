@@ -256,8 +256,11 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
         """Raise unless an encode on ``command_buffer`` may use every image, and all of them together."""
-        if self._members is not None:
-            self._members.check_usable(who, argument, command_buffer, self._span)
+        members = self._members
+        if members is not None:
+            # Ordinary images of the device can be used; others say what is wrong.
+            if type(members) is not Members or members.device is not command_buffer.device:
+                members.check_usable(who, argument, command_buffer, self._span)
             return
         for index, image in enumerate(self._images):
             image.check_usable(who, f"{argument}[{index}]", command_buffer)

@@ -47,8 +47,7 @@ class Members:
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer, span: range) -> None:
         """Raise unless an encode on ``command_buffer`` may use the images of ``span``."""
-        if self.device is not command_buffer.device:
-            check_device(who, argument, self.device, command_buffer.device)
+        check_device(who, argument, self.device, command_buffer.device)
 
     def fewest(self, span: range) -> int | None:
         """The smallest read count of ``span``; ordinary images have none."""

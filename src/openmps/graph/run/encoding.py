@@ -72,9 +72,8 @@ def state_list(who: str, states: object) -> list[MPSStateBatch]:
 
 def state_batch_list(who: str, states: object) -> list[MPSStateBatch]:
     """``source_states`` of an encode of batches."""
-    listed: Sequence[Any] = (
-        states if type(states) is list else _sequence(who, "one batch of states a state input", states)  # pyright: ignore
-    )
+    given: Any = states
+    listed: Sequence[Any] = given if type(given) is list else _sequence(who, "one batch of states a state input", given)
     return [
         batch
         if type(batch) is LabelsBatch or isinstance(batch, MPSStateBatch)

@@ -214,8 +214,9 @@ def _loss_descriptor(who: str, size: MTLSize | None) -> MPSImageDescriptor:
 def _blocks(device: MTLDevice, name: str, values: NDArray[Any] | Tensor) -> MPSImageBatch:
     """An array ``[N, C]`` or ``[N, H, W, C]`` as a batch of float32 images."""
     # A training step makes labels: plain arrays are not looked through.
+    given: Any = values
     is_plain = type(values) is np.ndarray and values.dtype == np.float32
-    array: NDArray[Any] = values if is_plain else numbers("MPSCNNLossLabels", name, values)  # pyright: ignore
+    array: NDArray[Any] = given if is_plain else numbers("MPSCNNLossLabels", name, given)
     if array.ndim not in (2, 4):
         rule, remedy = "must be shaped [N, C] or [N, H, W, C]", ONE_HOT if name == "labels" else ""
         raise MPSArgumentError("MPSCNNLossLabels", name, rule, array.shape, remedy)
@@ -273,7 +274,7 @@ class LabelBlocks(BatchableState):
         given = self._given
         if given is None:
             extents = self.labels.whole().shape.extent, self.losses.whole().shape.extent
-            given = _given(len(self.labels), *extents, self.weights is not None)
+            given = _given(*extents, self.weights is not None)
             store(self, "_given", given)
         return given
 
@@ -326,8 +327,9 @@ class GivenLabels(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _given(count: int, labels: Extent, losses: Extent, has_weights: bool) -> GivenLabels:
+def _given(labels: Extent, losses: Extent, has_weights: bool) -> GivenLabels:
     """What a plan depends on of labels in blocks: the same object for all of a shape."""
+    count = labels.images
     return GivenLabels(count, count if has_weights else 0, ((0, LabelShape(labels, losses, has_weights)),))
 
 
