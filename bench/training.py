@@ -29,7 +29,10 @@ class Task(NamedTuple):
     """``training``, ``detector_training`` or ``inference``."""
     work: Work
     steps: int
-    """Steps a turn: enough that what a turn begins with, when nothing is under way yet, counts little."""
+    """Steps a turn: enough that what a turn begins and ends with, when nothing is under way, counts little.
+
+    A turn of the digit network's is as long as the rest before it: the first steps behind that take longer.
+    """
     devices: tuple[str, ...] = ("cpu", "cuda")
     unit: str = "images"
 
@@ -41,12 +44,12 @@ _CPU, _CUDA = ("cpu",), ("cuda",)
 
 TASKS: dict[str, Task] = {
     "digits": Task("digit network, training, batch 40", "training", Work(**_DIGITS), 20, _CPU),
-    "digits-float32": Task("digit network, training, batch 40", "training", Work(**_DIGITS), 50, _CUDA),
+    "digits-float32": Task("digit network, training, batch 40", "training", Work(**_DIGITS), 500, _CUDA),
     "digits-float16": Task(
         "digit network, training, batch 40, float16 images",
         "training",
         Work(**_DIGITS, half=True, reads_bytes=True),
-        50,
+        500,
         _CUDA,
     ),
     "resnet50-training": Task(

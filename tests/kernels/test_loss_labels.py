@@ -21,12 +21,12 @@ from openmps.core.state.batch import (
     MPSStateBatchResourceSize,
     MPSStateBatchSynchronize,
 )
-from openmps.errors import MPSArgumentError, MPSDeviceError, MPSLifetimeError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSDeviceError, MPSError, MPSLifetimeError, MPSTypeError
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.loss import MPSCNNLossNode
 from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.loss import MPSCNNLoss, MPSCNNLossDataDescriptor, MPSCNNLossDescriptor, MPSCNNLossLabels
-from openmps.kernels.loss.labels import LabelBlocks
+from openmps.kernels.loss.labels import LabelBlocks, given_labels
 from openmps.metal.device import MTLDevice
 from openmps.runtime.devices import mtl_device
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MTLSize
@@ -363,3 +363,33 @@ def test_arrays_that_cannot_be_labels() -> None:
         MPSCNNLossLabels.batch(CPU, labels, weights=labels[:, :2])
     with pytest.raises(MPSTypeError, match="^MPSCNNLossLabels: loss_image_size must be an MTLSize"):
         MPSCNNLossLabels.batch(CPU, labels, loss_image_size=(1, 1, 1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (3, 2, 4, 5), (1, 1)])
+def test_labels_of_plain_arrays_are_those_of_any_others(device: torch.device, sizes: tuple[int, ...]) -> None:
+    numbers = np.random.default_rng(1).random(sizes, np.float32)
+    # Numbers of float64 are looked through, those of float32 are not.
+    plain, other = (
+        MPSCNNLossLabels.batch(mtl_device(device), given) for given in (numbers, numbers.astype(np.float64))
+    )
+    numbers_before = numbers.copy()
+    numbers[:] = 7
+    assert type(plain) is type(other)
+    assert len(plain) == len(other) == sizes[0]
+    for mine, theirs, expected in zip(plain, other, numbers_before, strict=True):
+        found = mine.labels_image().numpy()
+        np.testing.assert_array_equal(found.ravel(), expected.ravel())
+        np.testing.assert_array_equal(found, theirs.labels_image().numpy())
+        np.testing.assert_array_equal(mine.loss_image().numpy(), theirs.loss_image().numpy())
+        assert mine.weights_image() is theirs.weights_image() is None
+    assert given_labels(plain) == given_labels(other)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (3, 2, 5), (0, 5), (3, 0)])
+def test_wrong_plain_arrays_are_refused_as_any_others(device: torch.device, sizes: tuple[int, ...]) -> None:
+    told: list[str] = []
+    for dtype in (np.float32, np.float64):
+        with pytest.raises(MPSError) as raised:
+            MPSCNNLossLabels.batch(mtl_device(device), np.zeros(sizes, dtype))
+        told.append(str(raised.value))
+    assert told[0] == told[1]

@@ -97,7 +97,7 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
         # A training step makes some: what says all of a plain array is looked up at once.
         is_known = channel_format is None or type(channel_format) is MPSImageFeatureChannelFormat
         if is_known and type(array) is np.ndarray and isinstance(device, MTLDevice):
-            template = _keeping(device, array.shape, array.dtype, channel_format)
+            template = keeping(device, array.shape, array.dtype, channel_format)
             if template is not None:
                 return template.holding(array.copy())
         block = arrays.from_numpy("MPSImageBatch", device, array, channel_format, (4,))
@@ -389,7 +389,7 @@ def _like(device: MTLDevice, channel_format: MPSImageFeatureChannelFormat, exten
 
 
 @lru_cache(maxsize=512)
-def _keeping(
+def keeping(
     device: MTLDevice, sizes: tuple[int, ...], dtype: np.dtype[Any], channel_format: MPSImageFeatureChannelFormat | None
 ) -> BatchTemplate | None:
     """What makes batches of arrays whose elements are stored as they are; None where they are not, or refused."""

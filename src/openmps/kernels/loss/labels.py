@@ -14,7 +14,7 @@ from torch import Tensor
 
 from openmps.checks import Shown, of_kind, store
 from openmps.core.arrays import numbers
-from openmps.core.image.batch import BatchTemplate, MPSImageBatch
+from openmps.core.image.batch import BatchTemplate, MPSImageBatch, keeping
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Block, Extent, Storage, gather
@@ -128,6 +128,12 @@ class MPSCNNLossLabels(MPSState):
         """
         if not isinstance(device, MTLDevice):
             check_is_device(cls.__name__, "device", device)
+        # A training step makes labels: what says all of a plain array is looked up at once.
+        if cls is MPSCNNLossLabels and weights is loss_image_size is None and type(labels) is np.ndarray:
+            template = _plain_labels(device, labels.shape, labels.dtype)
+            if template is not None:
+                made_at_once: Any = template.holding(labels)
+                return made_at_once
         images = _blocks(device, "labels", labels)
         factors = None if weights is None else _blocks(device, "weights", weights)
         count = len(images)
@@ -274,7 +280,7 @@ class LabelBlocks(BatchableState):
         given = self._given
         if given is None:
             extents = self.labels.whole().shape.extent, self.losses.whole().shape.extent
-            given = _given(*extents, self.weights is not None)
+            given = _given(*extents, has_weights=self.weights is not None)
             store(self, "_given", given)
         return given
 
@@ -287,6 +293,38 @@ class LabelBlocks(BatchableState):
     def resource_size(self) -> int:
         """Bytes of the three blocks."""
         return sum(block.resource_size() for block in (self.labels, self.weights, self.losses) if block is not None)
+
+
+class _LabelTemplate:
+    """Makes labels without weights, with one loss an image, of float32 arrays of one shape, which was checked once."""
+
+    __slots__ = ("_device", "_given", "_images", "_losses", "_sizes")
+
+    def __init__(self, device: MTLDevice, images: BatchTemplate, losses: BatchTemplate) -> None:
+        self._device, self._images, self._losses = device, images, losses
+        extent = images.shape.extent
+        self._sizes = extent.images, extent.height, extent.width, extent.channels
+        self._given = _given(extent, losses.shape.extent, has_weights=False)
+
+    def holding(self, labels: NDArray[Any]) -> LabelsBatch:
+        """New labels with a copy of the numbers."""
+        images, losses = self._images.holding(labels.reshape(self._sizes).copy()), self._losses.batch()
+        blocks = LabelBlocks(self._device, images, None, losses, MPSCNNLossLabels._member)  # pyright: ignore[reportPrivateUsage]
+        store(blocks, "_given", self._given)
+        made: Any = LabelsBatch.of_images(blocks, self._sizes[0])
+        return made
+
+
+@lru_cache(maxsize=256)
+def _plain_labels(device: MTLDevice, sizes: tuple[int, ...], dtype: np.dtype[Any]) -> _LabelTemplate | None:
+    """What makes labels of arrays like this; None where they are not float32, or wrong."""
+    if dtype != np.float32 or len(sizes) not in (2, 4):
+        return None
+    pixels = (sizes[0], 1, 1, sizes[1]) if len(sizes) == 2 else sizes
+    images = keeping(device, pixels, dtype, MPSImageFeatureChannelFormat.FLOAT32)
+    return (
+        None if images is None else _LabelTemplate(device, images, _losses("MPSCNNLossLabels", device, None, sizes[0]))
+    )
 
 
 class LabelsBatch(MPSStateBatch):
@@ -327,7 +365,7 @@ class GivenLabels(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _given(labels: Extent, losses: Extent, has_weights: bool) -> GivenLabels:
+def _given(labels: Extent, losses: Extent, *, has_weights: bool) -> GivenLabels:
     """What a plan depends on of labels in blocks: the same object for all of a shape."""
     count = labels.images
     return GivenLabels(count, count if has_weights else 0, ((0, LabelShape(labels, losses, has_weights)),))
