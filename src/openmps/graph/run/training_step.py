@@ -9,7 +9,7 @@ from openmps.core.kernel.plan import used_inputs
 from openmps.graph.compile.declared_updates import GradientRow, SplicedUpdates
 from openmps.graph.compile.program import Program
 from openmps.graph.nodes.node import MPSNNImageNode
-from openmps.graph.run.encoding import Images, StagesStates, bindings, output_bindings
+from openmps.graph.run.encoding import Images, StagesStates, bind, output_bindings
 from openmps.graph.run.non_finite import encoding_of
 from openmps.metal.device import CommandBuffer
 from openmps.metal.memory import Memory
@@ -50,7 +50,18 @@ class _Traced(NamedTuple):
 class TrainingStep(Frame):
     """A program with its updates, encoded as one dispatch. It does not hold the program."""
 
-    __slots__ = ("_actions", "_behind", "_checks", "_numbers", "_program", "_spliced", "_traced", "_used")
+    __slots__ = (
+        "_actions",
+        "_behind",
+        "_bound",
+        "_checks",
+        "_count",
+        "_numbers",
+        "_program",
+        "_spliced",
+        "_traced",
+        "_used",
+    )
 
     def __init__(
         self,
@@ -65,11 +76,13 @@ class TrainingStep(Frame):
         super().__init__((*program.asked, *numbers), None)
         self._program = program.function, program.used, program.frame
         self._spliced, self._used = spliced, used_inputs(spliced.function)
+        # What the program stays bound to: where that changes, its versions do, and another step is traced.
+        self._bound, self._count = [*program.bound(), *spliced.bound], first
         self._actions, self._checks = trace.actions, trace.checks
         # Asked for in the order in which they were recorded: an optimizer of several layers counts.
         asked = [each for _, work in works for each in work.inputs if isinstance(each, StepNumber)]
         places = {id(bound): place for place, bound in enumerate(spliced.bound)}
-        self._numbers = [(places[id(each)], each.ask) for each in asked]
+        self._numbers = [(first + places[id(each)], each.ask) for each in asked]
         self._traced = _Traced(spliced.rows, spliced.bound, works, ends)
         anew = [place for place, each in enumerate(spliced.updates.inputs) if each.role is not Role.BUFFER]
         self._behind = _Updates(tuple(anew), self._traced)
@@ -86,26 +99,25 @@ class TrainingStep(Frame):
         checked: bool,
     ) -> None:
         """Record a step; ``checked`` has results looked at before anything is updated."""
-        spliced = self._spliced
-        bound = bindings(program, sources, states)
+        spliced, inputs = self._spliced, self._bound.copy()
+        bind(inputs, program.asked, program, sources, states)
         ends = output_bindings(program, spliced.handed_out, outputs, states)
         for check in self._checks:
             check(command_buffer)
-        own = [*spliced.bound]
         for place, ask in self._numbers:
-            own[place] = new_number((ask(),))
+            inputs[place] = new_number((ask(),))
         for action, arguments in self._actions:
             action(*arguments)
         if not checked:
-            command_buffer.record(who, Dispatch(spliced.function, (*bound, *own), self._used, tuple(ends), self))
+            command_buffer.record(who, Dispatch(spliced.function, tuple(inputs), self._used, tuple(ends), self))
             return
-        fresh = self._traced.fresh()
+        bound, own, fresh = tuple(inputs[: self._count]), inputs[self._count :], self._traced.fresh()
         command_buffer.record(who, encoding_of(program, bound, self._ends_in(fresh, ends), checked=True))
         rows, rest = [_over(row.bound, fresh) for row in spliced.rows], iter(own)
         pairs = spliced.updates.inputs
-        inputs = tuple([rows[int(name)] if role is Role.SAVED else next(rest) for role, name in pairs])
+        read = tuple([rows[int(name)] if role is Role.SAVED else next(rest) for role, name in pairs])
         used = used_inputs(spliced.updates)
-        command_buffer.record(f"{who} updates", Dispatch(spliced.updates, inputs, used, (), self._behind))
+        command_buffer.record(f"{who} updates", Dispatch(spliced.updates, read, used, (), self._behind))
 
     def apart(self, label: str, dispatch: Dispatch) -> list[tuple[str, Dispatch]]:
         """The program and each update by itself, over states of their own."""
