@@ -259,7 +259,7 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
         members = self._members
         if members is not None:
             # Ordinary images of the device can be used; others say what is wrong.
-            if type(members) is not Members or members.device is not command_buffer.device:
+            if members.is_counted or members.device is not command_buffer.device:
                 members.check_usable(who, argument, command_buffer, self._span)
             return
         for index, image in enumerate(self._images):
@@ -400,7 +400,8 @@ def keeping(
 def fewest_reads(images: MPSImage | MPSImageBatch) -> int | None:
     """The smallest read count among the temporary images; None if there are none."""
     if isinstance(images, MPSImageBatch) and images._members is not None:  # pyright: ignore[reportPrivateUsage]
-        return images._members.fewest(images._span)  # pyright: ignore[reportPrivateUsage]
+        members = images._members  # pyright: ignore[reportPrivateUsage]
+        return members.fewest(images._span) if members.is_counted else None  # pyright: ignore[reportPrivateUsage]
     listed = [images] if isinstance(images, MPSImage) else images
     return min((image.read_count for image in listed if isinstance(image, MPSTemporaryImage)), default=None)
 

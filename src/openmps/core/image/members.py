@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
+from typing import ClassVar
 
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
@@ -21,6 +22,9 @@ class Members:
     """
 
     __slots__ = ("_descriptor", "_made", "device", "storage")
+
+    is_counted: ClassVar[bool] = False
+    """Whether its images have read counts, and a life of their own."""
 
     def __init__(self, block: Block, descriptor: MPSImageDescriptor, device: MTLDevice) -> None:
         extent = block.extent
@@ -64,6 +68,8 @@ class TemporaryMembers(Members):
     """The temporary images of one block. They are counted apart; a span of all pays for one counter."""
 
     __slots__ = ("_command_buffer", "_counts")
+
+    is_counted = True
 
     def __init__(self, block: Block, descriptor: MPSImageDescriptor, command_buffer: CommandBuffer) -> None:
         super().__init__(block, descriptor, command_buffer.device)

@@ -106,12 +106,15 @@ class Replayer:
         """See `Player`."""
         if self._dead:
             self._forget_the_dead()
+        first = works[0][1]
+        is_long = type(first) is Dispatch and first.function.launches >= self._min_steps
+        del first  # what only the works hold is to go with them
         if not self.max_capture_count:
             self._trim()
             count, reason = len(works), "not replayed: max_capture_count of the queue is 0"
         elif self._recorder.is_taken():
             count, reason = len(works), "not replayed: the program itself captures what is launched"
-        elif (steps := _steps_below(self._min_steps, works)) is not None:
+        elif not is_long and (steps := _steps_below(self._min_steps, works)) is not None:
             count, reason = len(works), _too_few(steps)
         elif self._min_steps and (steps := _steps_in_place(works, self._device.type)):
             count, reason = (
