@@ -353,10 +353,8 @@ class Recording(Record):
 
     __slots__ = ("lifetime", "queue")
 
-    def __init__(self, queue: MTLCommandQueue, executor: QueueExecutor) -> None:
-        super().__init__(executor)
-        self.queue = queue
-        self.lifetime = Lifetime()
+    queue: MTLCommandQueue
+    lifetime: Lifetime
 
 
 class CommandBuffer(Recorder):
@@ -453,7 +451,9 @@ class MTLCommandBuffer(CommandBuffer):
         if not isinstance(executor, QueueExecutor):
             remedy = "Make one with command_queue.command_buffer()"
             raise MPSTypeError("MTLCommandBuffer", "executor", "must be a queue's", type(executor).__name__, remedy)
-        store(self, "_recording", Recording(command_queue, executor))
+        recording = Recording(executor)
+        recording.queue, recording.lifetime = command_queue, Lifetime()
+        store(self, "_recording", recording)
         store(self, "_device", command_queue.device)
         if not retained_references:
             store(self, "_retained_references", False)

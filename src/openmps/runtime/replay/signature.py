@@ -118,6 +118,10 @@ class Signature:
     """Equal for runs that compute the same in the same kept memory, of new memory that lies in the same way."""
     refusal = ""
     """Why the run ends where it does."""
+    released: frozenset[int] = frozenset()
+    """What is given back within the run, by identity."""
+    derived: tuple[Derived, ...] = ()
+    """What is derived from memory that stays, and read."""
 
     def __init__(self) -> None:
         self.dispatches: list[Dispatch] = []
@@ -125,11 +129,6 @@ class Signature:
         """All new memory, in the order in which it is met: its number is its place."""
         self.numbers: list[float] = []
         """What is uploaded, in order."""
-
-    released: frozenset[int] = frozenset()
-    """What is given back within the run, by identity."""
-    derived: tuple[Derived, ...] = ()
-    """What is derived from memory that stays, and read."""
 
     def let_go(self) -> None:
         """Hold no work and no memory any more."""
@@ -157,7 +156,7 @@ class Signatures:
                 for _, before in islice(works, count):
                     reading.take(before)
             if refusal:
-                reading.signature.refusal = f"{label}: {refusal}"
+                reading.refusal = f"{label}: {refusal}"
                 break
         return reading.finish()
 
@@ -218,51 +217,51 @@ class Signatures:
 _MOST_KNOWN = 1 << 12
 
 
-class _Reading:
-    """One look at a record, work by work."""
+class _Reading(Signature):
+    """One look at a record, work by work, and what it has found so far."""
 
     def __init__(self, signatures: Signatures) -> None:
+        super().__init__()
         self._signatures = signatures
-        self.signature = Signature()
         self._parts: list[Hashable] = []
         self._numbers: dict[int, int] = {}
         self._storages: list[frozenset[int]] = []
 
     def take(self, work: Work) -> str:
         """Add a work to the run; or say what stands in the way of it."""
-        signature, parts = self.signature, self._parts
+        parts = self._parts
         if isinstance(work, Dispatch):
             guards = work.guards
             if type(work) is not Dispatch and not guards:
                 return _NO_ENCODE
-            if signature.dispatches and (guards or signature.is_guarded):
+            if self.dispatches and (guards or self.is_guarded):
                 return "results are looked at before what follows may run"
             self._take_dispatch(work)
-            signature.dispatches.append(work)
-            signature.steps += work.function.launches
-            signature.is_guarded = guards
+            self.dispatches.append(work)
+            self.steps += work.function.launches
+            self.is_guarded = guards
         elif isinstance(work, Release):
-            signature.released |= {id(part) for memory in work.memories for part in memory.parts()}
+            self.released |= {id(part) for memory in work.memories for part in memory.parts()}
             parts.append(Release)
         elif work is keep_place:
             parts.append(keep_place)
         else:
             return _NO_ENCODE
-        signature.works += 1
+        self.works += 1
         return ""
 
     def _take_dispatch(self, work: Dispatch) -> None:
-        signature, parts = self.signature, self._parts
+        parts = self._parts
         inputs: tuple[Any, ...] = work.inputs
-        found = self._signatures.inputs(len(signature.dispatches), work)
+        found = self._signatures.inputs(len(self.dispatches), work)
         self._storages.append(found.storages)
         parts.append(found.token)
         if found.moving:
             numbers: list[float] = [inputs[index].number for index in found.moving]
-            signature.numbers += numbers
+            self.numbers += numbers
             parts += map(type, numbers)
         if found.derived:
-            signature.derived += tuple([inputs[index] for index in found.derived])
+            self.derived += tuple([inputs[index] for index in found.derived])
         for index in found.fixed:
             fixed = inputs[index].value()
             parts.append((type(fixed), fixed))
@@ -277,7 +276,7 @@ class _Reading:
 
     def _take_ends(self, ends: Sequence[Binding]) -> None:
         """Note how memory is seen that is not known to stay, and which it is among that of the run."""
-        parts, numbers, memories = self._parts, self._numbers, self.signature.memories
+        parts, numbers, memories = self._parts, self._numbers, self.memories
         for end in ends:
             kind = type(end)
             if kind is Nowhere:
@@ -299,7 +298,7 @@ class _Reading:
         """The run, whose key ends with what there is of the new memory before it, and what is given back."""
         states = self._parts
         storages: dict[int, int] = {}
-        for number, memory in enumerate(self.signature.memories):
+        for number, memory in enumerate(self.memories):
             present = memory.host_layout or memory.present
             if present is None:
                 states.append((None, memory.shape_key()))
@@ -313,11 +312,11 @@ class _Reading:
                 states.append((layout_of(present), storages.setdefault(storage, number), *shares))
             else:
                 states.append((type(present), memory.shape_key()))
-        released = self.signature.released
+        released = self.released
         if released:
-            states += [number for number, each in enumerate(self.signature.memories) if id(each) in released]
-        self.signature.key = tuple(states)
-        return self.signature
+            states += [number for number, each in enumerate(self.memories) if id(each) in released]
+        self.key = tuple(states)
+        return self
 
 
 _NO_ENCODE = "it is no encode of a kernel or graph"
