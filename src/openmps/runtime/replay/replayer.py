@@ -107,7 +107,7 @@ class Replayer:
         if self._dead:
             self._forget_the_dead()
         first = works[0][1]
-        is_long = type(first) is Dispatch and first.function.launches >= self._min_steps
+        is_long = isinstance(first, Dispatch) and not first.guards and first.function.launches >= self._min_steps
         del first  # what only the works hold is to go with them
         if not self.max_capture_count:
             self._trim()
