@@ -11,8 +11,10 @@ from types import FrameType
 from typing import Any
 
 import openmps
+from openmps.locks import InterruptSafeLock
 
 _SOURCE = str(Path(openmps.__file__).parent)
+_TAKES_A_LOCK = InterruptSafeLock.__enter__.__code__
 
 
 def _raise() -> None:
@@ -38,6 +40,9 @@ def interrupted(action: Callable[[], object], at: int, strike: Callable[[], None
             if left == 0:
                 sys.settrace(None)
                 strike()
+        elif event == "return" and frame.f_code is _TAKES_A_LOCK and frame.f_back is not None:
+            # That is a function of Python so that the interpreter does not look behind its call.
+            last.pop(frame.f_back, None)
         return trace
 
     before = sys.gettrace()

@@ -13,17 +13,18 @@ from functools import cache
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pkgutil import iter_modules
-from threading import RLock
 from typing import Any
 
-_lock = RLock()
+from openmps.locks import new_reentrant_lock
+
+_lock = new_reentrant_lock()
 """Held while a name is imported: a package's modules may be asked for by one thread while another runs its first lines,
 and parts of torch import each other in circles, which two threads must not enter from two sides."""
 
 
 def _forget_threads() -> None:
     global _lock
-    _lock = RLock()
+    _lock = new_reentrant_lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -12,7 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-_flushing = threading.RLock()
+from openmps.locks import new_reentrant_lock
+
+_flushing = new_reentrant_lock()
 
 
 def flushing() -> AbstractContextManager[object]:
@@ -23,7 +24,7 @@ def flushing() -> AbstractContextManager[object]:
 def _forget_threads() -> None:
     """In a forked process: a thread that was flushing stayed behind in the parent."""
     global _flushing
-    _flushing = threading.RLock()
+    _flushing = new_reentrant_lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 import time
 import weakref
 from collections import deque
 from typing import Protocol
+
+from openmps.locks import new_lock
 
 
 class Executor(Protocol):
@@ -29,7 +30,7 @@ class Executor(Protocol):
 
 executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 """Those of the process."""
-waits = threading.Lock()
+waits = new_lock()
 """Held while a worker looks whether it may wait; in a forked process another one."""
 is_ending = False
 """Whether the process ends. Each commit asks, so it is no event."""
@@ -65,7 +66,7 @@ def _wait_for_threads() -> None:
 
 def _forget_threads() -> None:
     global waits
-    waits = threading.Lock()
+    waits = new_lock()
     for executor in list(executors):
         executor.forget_threads()
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 
 from openmps.checks import Shown
+from openmps.locks import new_lock
 from openmps.metal import process_end
 from openmps.metal.awake_threads import awake_threads
 from openmps.metal.execution import Clock, Execution, Latch, Player, Ticket, Timer
@@ -88,8 +89,7 @@ class QueueExecutor:
         self._order: deque[Ticket] = deque()
         self._in_flight = InFlight()
         self._patience = Patience(worker_may_look=not self._launches_at_commit)
-        self._lock = threading.Lock()
-        self._running = threading.Lock()
+        self._lock, self._running = new_lock(), new_lock()
         self._holder: int | None = None
         self._turn: _Turn | None = None
         self._launcher: int | None = None

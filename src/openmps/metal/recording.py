@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import torch
 
 from openmps.checks import KnownAttributes, Shown, Single, optional_text
 from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
+from openmps.locks import new_lock
 from openmps.metal.execution import Execution, Latch, Owner, Ticket, Work
 from openmps.metal.explanation import CommandBufferExplanation, explained
 from openmps.metal.pending import mark_unwritten, require_read_written, unwritten, watch
@@ -21,7 +21,7 @@ from openmps.types import MTLCommandBufferErrorCode, MTLCommandBufferStatus
 
 _log = logging.getLogger(__name__)
 _ENQUEUED, _COMMITTED = MTLCommandBufferStatus.ENQUEUED, MTLCommandBufferStatus.COMMITTED
-_deciding = threading.Lock()
+_deciding = new_lock()
 """Held while a record becomes enqueued or committed, and for nothing that is called: forks and signals are safe."""
 
 

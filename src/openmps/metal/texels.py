@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from threading import Lock
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from openmps.checks import Shown, memory_for, of_kind, store, whole
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
+from openmps.locks import new_lock
 from openmps.metal.array_protocols import as_array
 from openmps.metal.host_elements import as_elements
 from openmps.metal.pending import Region, mark_written, wait_until_written
@@ -33,7 +33,7 @@ from openmps.types import (
 
 _BGRA = (2, 1, 0, 3)
 """Blue, green, red, alpha of components in the order of memory, and back."""
-_allocation = Lock()  # for an assignment only: a process may be forked while it is held
+_allocation = new_lock()  # for an assignment only: a process may be forked while it is held
 
 
 class TexelMemory(Protocol):

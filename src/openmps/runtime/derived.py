@@ -8,12 +8,12 @@ new numbers are written by recorded work, a step behind it makes all that follow
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Sequence
 from weakref import WeakSet
 
 from torch import Tensor
 
+from openmps.locks import new_reentrant_lock
 from openmps.metal.device import CommandBuffer
 from openmps.metal.pending import Region
 from openmps.metal.version import Version
@@ -22,14 +22,14 @@ from openmps.runtime.binding import Binding, PersistentBinding
 from openmps.runtime.dispatch import record_op
 from openmps.runtime.step_trace import depends_on
 
-_making = threading.RLock()
+_making = new_reentrant_lock()
 """Held while anything is made. A signal handler may make it while its thread does."""
 
 
 def _forget_threads() -> None:
     """In a forked process: no thread that had it is there any more."""
     global _making
-    _making = threading.RLock()
+    _making = new_reentrant_lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from threading import Lock
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from openmps.checks import described, finite
 from openmps.core.training_state import TrainingState, numbers, whole_number
 from openmps.errors import MPSArgumentError
 from openmps.graph.compile.shards import Shards
+from openmps.locks import new_lock
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.update.optimizers import MovingAverage
 from openmps.runtime.binding import HeldTensor, Number, Numbers
@@ -22,7 +22,7 @@ from openmps.runtime.step_trace import step_number
 
 _PREFIX = "average."
 _STEPS = ".steps"
-_counting = Lock()
+_counting = new_lock()
 """Held where a step is counted: threads may encode at once."""
 
 

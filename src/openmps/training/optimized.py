@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerRMSProp,
     MPSNNOptimizerStochasticGradientDescent,
 )
+from openmps.locks import new_reentrant_lock
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.version import Version
 from openmps.runtime.binding import Numbers
@@ -35,7 +35,7 @@ _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
     MPSNNOptimizerRMSProp: ("input_sum_of_squares_vectors",),
     MPSNNOptimizerStochasticGradientDescent: ("input_momentum_vectors",),
 }
-_beginning = RLock()
+_beginning = new_reentrant_lock()
 """Held where an optimizer is made: threads that encode a first step at once must count in one."""
 
 

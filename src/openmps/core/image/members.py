@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import ClassVar
 
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -10,9 +9,10 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Block, Storage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.lifetime import TemporaryCounts, check_device, check_lifetime, check_reads
+from openmps.locks import new_lock
 from openmps.metal.device import CommandBuffer, MTLDevice
 
-_making = Lock()  # for an assignment only, as those of storage.py
+_making = new_lock()  # for an assignment only, as those of storage.py
 
 
 class Members:

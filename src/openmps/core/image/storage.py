@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from threading import Lock, RLock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch import Tensor
 from openmps.checks import Shown, memory_for
 from openmps.core.operand import View
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
+from openmps.locks import new_lock, new_reentrant_lock
 from openmps.metal.memory import DeferrableMemory
 from openmps.metal.pending import Region
 from openmps.metal.stream import brought
@@ -30,15 +30,15 @@ from openmps.types import MPSImageFeatureChannelFormat as Format
 
 # The first use of a block may come from the thread that runs the queue and from the user's at once. Held for an
 # assignment only: a process that is forked while another thread holds it could never take it.
-_allocation = Lock()
-_resolving = RLock()
+_allocation = new_lock()
+_resolving = new_reentrant_lock()
 """Held while deferred elements are copied. A signal handler may ask for it while its thread does."""
 
 
 def _forget_threads() -> None:
     """In a forked process: no thread that had it is there any more."""
     global _resolving
-    _resolving = RLock()
+    _resolving = new_reentrant_lock()
 
 
 if hasattr(os, "register_at_fork"):

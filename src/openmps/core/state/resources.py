@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import cast
 
 from openmps.checks import NamedAttributes, described, listed, store, whole
@@ -12,6 +11,7 @@ from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.locks import new_lock
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
 from openmps.selectors import Factory
@@ -19,7 +19,9 @@ from openmps.types import MPSStateResourceType, MPSStateTextureInfo, MTLStorageM
 
 Resource = MTLBuffer | MPSImage
 """What a state may hold: a buffer, or an image in the place of the framework's texture."""
-_making = Lock()  # for an assignment only: a process that is forked while another thread holds it could never take it
+_making = (
+    new_lock()
+)  # for an assignment only: a process that is forked while another thread holds it could never take it
 
 
 class MPSStateResourceList(NamedAttributes):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from openmps.locks import new_reentrant_lock
 from openmps.ops.geometry import Window, read
 from openmps.types import MPSImageEdgeMode
 
@@ -97,7 +97,7 @@ def backward(
 
 
 _as_it_is = nullcontext()
-_setting_lock = threading.RLock()  # a signal handler may launch one while its thread launches another
+_setting_lock = new_reentrant_lock()  # a signal handler may launch one while its thread launches another
 
 
 def launching(x: Tensor, allow_tf32: bool) -> AbstractContextManager[None]:

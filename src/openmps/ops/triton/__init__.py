@@ -9,6 +9,8 @@ from importlib.util import find_spec
 
 import torch
 
+from openmps.locks import new_lock
+
 
 @cache
 def runs_on(device: torch.device) -> bool:
@@ -26,7 +28,7 @@ def runs_on(device: torch.device) -> bool:
     return True
 
 
-_trying = threading.Lock()
+_trying = new_lock()
 
 
 def try_ahead(device: torch.device) -> None:

@@ -1,0 +1,60 @@
+"""Locks whose ``with`` no interrupt leaves closed."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import threading
+import weakref
+from contextlib import AbstractContextManager
+from typing import Any
+
+_Reentrant: Any = _thread.RLock
+
+
+class InterruptSafeLock(_Reentrant):
+    """A lock that a thread may take again, for Python 3.14 and later.
+
+    Up to 3.13 nothing comes between the taking of a lock and the block of its ``with``. From then on the interpreter
+    looks for signals in between: what a handler raises there, as Ctrl-C does, would leave the lock closed for good. It
+    does not look when a function of Python returns, so that here it can come within this one only. Other threads run at
+    the same places, and one of them may fork: in the new process the lock is open, unless its own thread has it.
+    """
+
+    def __init__(self) -> None:
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        before = self._recursion_count()
+        try:
+            self.acquire()
+        except BaseException:
+            if self._recursion_count() > before:
+                self.release()
+            raise
+
+
+_locks: weakref.WeakSet[InterruptSafeLock] = weakref.WeakSet()
+
+
+def _open_in_fork() -> None:
+    for lock in _locks:
+        if not lock._is_owned():
+            lock._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_in_fork)
+
+_LEAVES_OPEN = sys.version_info < (3, 14)
+
+
+def new_lock() -> AbstractContextManager[Any]:
+    """A lock for ``with`` alone, of threads that do not take it again while they have it."""
+    return threading.Lock() if _LEAVES_OPEN else InterruptSafeLock()
+
+
+def new_reentrant_lock() -> AbstractContextManager[Any]:
+    """One that a thread may take again, as a signal's handler does of the thread that it interrupts."""
+    return threading.RLock() if _LEAVES_OPEN else InterruptSafeLock()
