@@ -9,8 +9,11 @@ RELEASING := $(VENV)/.releasing
 # Tests start hundreds of Python processes: without compiled files each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Processes that tests are spread over, as many as there are cores; 0 runs them in pytest's own.
+# Processes that tests are spread over, on Linux one more than there are cores; 0 runs them in pytest's own.
 WORKERS ?= auto
+# Forks of a process that has collected the tests (tests/processes.py), where a fork may use what its parent has loaded.
+SPREAD := $(if $(filter Linux,$(shell uname)),--processes,--maxprocesses 8 -n) $(WORKERS)
+PYTEST := $(if $(filter 0,$(WORKERS)),,OMP_NUM_THREADS=1 )$(BIN)/pytest -q $(SPREAD)
 
 # Floor tests first, then the sweeps, in one pytest run with one summary.
 TESTS := $(sort $(wildcard tests/test_*.py)) \
@@ -49,7 +52,7 @@ demo: setup
 # First a small part as on other processors, whose names it prints; `processors` does so with all tests.
 test: setup
 	$(BIN)/python tools/processors.py --part --workers $(WORKERS)
-	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 $(TESTS)
+	$(PYTEST) $(TESTS)
 
 processors: setup
 	$(BIN)/python tools/processors.py --workers $(WORKERS) --write bench/results/processors.jsonl
@@ -93,7 +96,7 @@ KERNEL ?=
 ERRORS := bench/results/kernel_errors.json
 
 pages: setup
-	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 tests/kernels tests/sweeps/test_oracle.py tests/sweeps/test_formats.py --record-errors $(ERRORS) $(if $(KERNEL),-k "$(KERNEL)")
+	$(PYTEST) tests/kernels tests/sweeps/test_oracle.py tests/sweeps/test_formats.py --record-errors $(ERRORS) $(if $(KERNEL),-k "$(KERNEL)")
 	PYTHONPATH=tests $(BIN)/python -m kernel_page
 	$(BIN)/python tools/conformance_cases.py
 	$(BIN)/python tools/conformance_page.py

@@ -22,6 +22,7 @@ from _pytest.runner import runtestprotocol
 
 import interpreter  # noqa: F401  # says how Triton is to run, before any test imports it
 import measured
+import processes
 import rounding
 from helpers import on_a_cpu_of
 from openmps.debug.limits import MachineLimits
@@ -40,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounding", type=int, help="round as another processor might: a seed (tests/rounding.py)")
     parser.addoption("--maker", choices=["intel", "amd"], help="choose forms as on a processor of this maker")
     parser.addoption("--threads", type=int, default=1, help="of each of several processes (-n), which share the cores")
+    parser.addoption("--processes", default="0", help="forks to run the tests in, once they are collected, or `auto`")
     parser.addoption("--lower-budgets", action="store_true", help="write the calls of encodes that are below budget")
 
 
@@ -55,31 +57,23 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell ignores interrupts for what it runs in the background, and so would the processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not config.getoption("numprocesses", None) and not _is_worker(config):
+    count = processes.count_of(config.getoption("--processes"))
+    if not config.getoption("numprocesses", None) and not _is_worker(config) and not count:
         return
     if config.getoption("--lower-budgets"):
         raise pytest.UsageError("--lower-budgets writes a file after each test: run it in one process, without -n")
+    if count:
+        if "OMP_NUM_THREADS" not in os.environ:
+            raise pytest.UsageError("--processes: libraries have begun threads; set OMP_NUM_THREADS=1 before")
+        config.pluginmanager.register(processes.Processes(config, count))
     # The processes share the cores, and so do the processes that tests start.
     threads = config.getoption("--threads")
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
-    if _collects_backwards(config):
-        config.args.reverse()
-
-
-def _collects_backwards(config: pytest.Config) -> bool:
-    """Every second process does, of files and folders: on a fresh clone each of two then compiles half of them."""
-    if not _is_worker(config) or int(config.workerinput["workerid"].removeprefix("gw")) % 2 == 0:  # type: ignore[attr-defined]
-        return False
-    paths = [Path(arg).resolve() for arg in config.args]
-    return all(path.exists() and path not in other.parents for path in paths for other in paths)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if _collects_backwards(config):
-        places = {Path(arg).resolve(): -place for place, arg in enumerate(config.args)}
-        items.sort(key=lambda item: next(places[path] for path in [item.path, *item.path.parents] if path in places))
     if config.getoption("--rounding") is not None:
         for item in items:
             if item.get_closest_marker("other_processes"):
