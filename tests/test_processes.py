@@ -17,7 +17,7 @@ def pytest_addoption(parser):
     parser.addoption("--processes", default="0")
 
 def pytest_configure(config):
-    config.pluginmanager.register(processes.Processes(config, int(config.getoption("--processes"))))
+    config.pluginmanager.register(processes.Processes(config, int(config.getoption("--processes")), serves=False))
 
 @pytest.fixture(scope="module", autouse=True)
 def made(tmp_path_factory):
@@ -68,7 +68,8 @@ def test_more(number):
 def _run(folder: Path, *options: str) -> tuple[str, int, list[list[str]]]:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_things.py").write_text(TESTS)
-    (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {Path(__file__).parent}\n")
+    paths = f"{Path(__file__).parent} {Path(forked.__file__).parent}"
+    (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {paths}\n")
     said = {**os.environ, "NOTES": str(folder / "notes"), "PYTEST_ADDOPTS": ""}
     taken = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-ra", "--basetemp", str(folder / "base"))
     ended = forked.run("-m", "pytest", *taken, *options, cwd=folder, env=said)

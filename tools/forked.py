@@ -114,13 +114,13 @@ def run(
 
 
 class _Server:
-    """The process that forks, as those who ask it see it."""
+    """The process that forks, as those who ask it see it: a new one, or a fork of one that may import more."""
 
-    def __init__(self, imports: Sequence[str]) -> None:
+    def __init__(self, imports: Sequence[str], forks: _Server | None = None) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
-        if imports:
-            _server(()).ask({"imports": imports, "path": sys.path}, [theirs.fileno()])
+        if forks:
+            forks.ask({"imports": imports, "path": sys.path}, [theirs.fileno()])
             theirs.close()
             return
         environment = {**os.environ, "PYTHONPATH": "", "PYTHONHASHSEED": "0"}
@@ -136,10 +136,38 @@ class _Server:
             self._socket.sendall(text)
             return json.loads(self._socket.recv(64))
 
+    def close(self) -> None:
+        """Have it end, if this process alone can ask it."""
+        self._socket.close()
+
 
 @functools.cache
 def _server(imports: Sequence[str]) -> _Server:
-    return _Server(imports)
+    return _Server(imports, _server(()) if imports else None)
+
+
+class Handed:
+    """Servers for a process that this one is about to fork, which need not import what those of this one have."""
+
+    def __init__(self) -> None:
+        self._servers = {imports: _Server((), _server(imports)) for imports in ((), OPENMPS)}
+
+    @staticmethod
+    def begin() -> None:
+        """Begin to import, while this process does something else."""
+        _server(())
+
+    def close(self) -> None:
+        """In the process that has forked."""
+        for server in self._servers.values():
+            server.close()
+
+    def take(self) -> None:
+        """In the fork: what it asks is no longer what the other one asks."""
+        global _server
+        for imports in self._servers:
+            _server(imports).close()
+        _server = self._servers.__getitem__
 
 
 # --- in the process that forks ----------------------------------------------------------------------------------------
