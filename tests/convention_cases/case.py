@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,9 +72,17 @@ def listed(values: Any) -> list[float]:
     return [float(value) for value in np.asarray(values, np.float64).reshape(-1)]
 
 
+@cache
+def _plain_queue() -> mps.MTLCommandQueue:
+    """One that replays nothing, for the thousands of encodes that need none of their own: each would start a thread."""
+    queue = DEVICE.new_command_queue()
+    queue.max_capture_count = 0
+    return queue
+
+
 def run(subject: Subject, things: Sequence[Any], queue: mps.MTLCommandQueue | None = None) -> tuple[list[float], Any]:
     """The numbers of one encode, and its command buffer."""
-    command_buffer = (queue or DEVICE.new_command_queue()).command_buffer()
+    command_buffer = (queue or _plain_queue()).command_buffer()
     held = subject.encode(command_buffer, *things)
     command_buffer.commit()
     command_buffer.wait_until_completed()

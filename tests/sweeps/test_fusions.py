@@ -335,10 +335,10 @@ def _pairs(first: Link) -> list[tuple[Link, Chain]]:
     return [(second, chain) for second, chain in chains if chain is not None]
 
 
-def _sources(chain: Any, graph: mps.MPSNNGraph, channel_format: Any, bench: Bench | None = None) -> list[Any]:
+def _sources(chain: Any, graph: mps.MPSNNGraph, channel_format: Any) -> list[Any]:
     rng = np.random.default_rng(4)
     sizes = [(IMAGES, *chain.shapes[node]) for node in graph.interface.inputs]
-    return [(bench or chain.bench).batch(rng.normal(0, 1, size), channel_format) for size in sizes]
+    return [chain.bench.batch(rng.normal(0, 1, size), channel_format) for size in sizes]
 
 
 def _result(chain: Any, graph: mps.MPSNNGraph, sources: list[Any]) -> np.ndarray:
@@ -470,10 +470,11 @@ def test_each_pair_encoded_one_by_one(first: Link, monkeypatch: pytest.MonkeyPat
         function, makers = program.assemble({(len(program.stages) - 1, RESULT)})
         # What is drawn at random is another number in each encode, and all else the same.
         times = RUNS if "random" in first.sample.traits | second.sample.traits else 1
-        expected = _told(plain, chain, graph, (first, second), times) * (RUNS // times)
+        sources = [_sources(chain, graph, FLOAT32) for _ in range(RUNS)]
+        expected = _told(plain, (first, second), sources[:times]) * (RUNS // times)
         for place, bench in replaying.items():
             monkeypatch.setattr(fusion, "place_of", lambda device, place=place: place)
-            found, what = _told(bench, chain, graph, (first, second)), f"{second.sample}, {place}"
+            found, what = _told(bench, (first, second), sources), f"{second.sample}, {place}"
             for mine, theirs in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(mine.result, theirs.result, err_msg=what)
             if found and found[-1].operations == [*function.operations()]:
@@ -486,10 +487,10 @@ RUNS = 3
 """Step by step, captured, and replayed."""
 
 
-def _told(bench: Bench, chain: Chain, graph: mps.MPSNNGraph, links: Sequence[Link], times: int = RUNS) -> list[Told]:
-    """What the kernels of a chain give, some times; nothing where they have other paddings and refuse the size."""
+def _told(bench: Bench, links: Sequence[Link], sources: Sequence[Sequence[Any]]) -> list[Told]:
+    """What the kernels of a chain give of each sources; nothing where they have other paddings and refuse the size."""
     kernels = [link.sample.make(bench.device) for link in links]
     keep_results(kernels[-1])
     with suppress(MPSError):
-        return [_one_by_one(bench, kernels, _sources(chain, graph, FLOAT32, bench)) for _ in range(times)]
+        return [_one_by_one(bench, kernels, each) for each in sources]
     return []
