@@ -189,6 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> tuple[float, str]:
         command_buffer = queue.command_buffer()
         model.train(command_buffer)
         command_buffer.commit()
+        # The next letters are written where this step reads its own.
+        command_buffer.wait_until_completed()
         if step % 50 == 0 or step == given.steps - 1:
             loss = model.loss()
             print(f"step {step:4}: loss {loss:.3f}")
