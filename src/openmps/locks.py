@@ -50,9 +50,10 @@ if hasattr(os, "register_at_fork"):
 _LEAVES_OPEN = sys.version_info < (3, 14)
 
 
-def new_lock() -> AbstractContextManager[Any]:
-    """A lock for ``with`` alone, of threads that do not take it again while they have it."""
-    return threading.Lock() if _LEAVES_OPEN else InterruptSafeLock()
+def new_lock() -> threading.Lock:
+    """A lock that is taken by ``with`` alone, of threads that do not take it again while they have it."""
+    made: Any = threading.Lock() if _LEAVES_OPEN else InterruptSafeLock()
+    return made
 
 
 def new_reentrant_lock() -> AbstractContextManager[Any]:
