@@ -1,7 +1,6 @@
 """Metal Performance Shaders' convolutional networks off the Mac: the same classes, numbers and weight files.
 
 `import openmps as mps`, then help(mps.MPSCNNConvolution), as of every name; dir(mps) has all of them, docs/ the pages.
-
 Machine      mtl_device, MTLDevice, MTLCommandQueue, MTLCommandBuffer, MPSCommandBuffer, MTLBuffer, MTLHeap
 Images       MPSImage, MPSTemporaryImage, MPSImageBatch, MPSVector, MPSMatrix; states: MPSState, MPSNNGradientState
 Convolution  MPSCNNConvolution, MPSCNNConvolutionTranspose, MPSCNNFullyConnected, MPSCNNBinaryConvolution
