@@ -124,8 +124,8 @@ def test_signals_at_any_time() -> None:
     try:
         for number in range(200):
             is_on = True
-            signal.setitimer(signal.ITIMER_REAL, 1e-4 + number * 1e-6)
             with pytest.raises(Interrupt):  # noqa: PT012
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + number * 1e-6)
                 until = time.monotonic() + 10
                 while time.monotonic() < until:
                     for _ in range(50):
