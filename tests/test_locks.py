@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+import openmps
 from openmps.locks import InterruptSafeLock, new_lock, new_reentrant_lock
 from striking import interrupted
 
 
 class Interrupt(BaseException):
     """What the handler of a signal raises."""
+
+
+def test_the_package_has_no_others() -> None:
+    """But in `Latch`, which takes and opens its lock by calls."""
+    source = Path(openmps.__file__).parent
+    plain = re.compile(r"\bthreading\.(R?Lock|Condition)\(\)|from threading import .*\b(R?Lock|Condition)\b")
+    found = {path.relative_to(source).as_posix() for path in source.rglob("*.py") if plain.search(path.read_text())}
+    assert found == {"locks.py", "metal/execution.py"}
 
 
 def test_they_keep_other_threads_out() -> None:

@@ -264,7 +264,7 @@ class Execution:
             modes.give_back()
 
     def _contents(self) -> list[Content]:
-        """What is kept of works when they have run: nothing that they hold alive. As the launch finds it."""
+        """What is kept of works when they have run: nothing that they hold alive. `_run_all` has it in its own line."""
         return [(label, getattr(work, "function", None)) for label, work in tuple(self.works)]
 
     def _run_all(self) -> None:

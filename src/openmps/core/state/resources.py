@@ -19,9 +19,8 @@ from openmps.types import MPSStateResourceType, MPSStateTextureInfo, MTLStorageM
 
 Resource = MTLBuffer | MPSImage
 """What a state may hold: a buffer, or an image in the place of the framework's texture."""
-_making = (
-    new_lock()
-)  # for an assignment only: a process that is forked while another thread holds it could never take it
+# For an assignment only: a process that is forked while another thread holds it could never take it.
+_making = new_lock()
 
 
 class MPSStateResourceList(NamedAttributes):
