@@ -82,8 +82,10 @@ class TemporaryMembers(Members):
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer, span: range) -> None:
         """Raise unless an encode on ``command_buffer`` may use the images of ``span``."""
-        check_device(who, argument, self.device, command_buffer.device)
-        check_lifetime(who, argument, self._command_buffer, command_buffer)
+        if self.device is not command_buffer.device:
+            check_device(who, argument, self.device, command_buffer.device)
+        if self._command_buffer.lifetime is not command_buffer.lifetime:
+            check_lifetime(who, argument, self._command_buffer, command_buffer)
         if not self._counts.fewest(self._some(span)):
             check_reads(who, argument, 0, f"a batch of {len(span)} temporary images")
 

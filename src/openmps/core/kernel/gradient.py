@@ -318,7 +318,8 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
         for state in states.counted():
             if not isinstance(state, MPSNNGradientState):
                 raise MPSTypeError(self.name, argument, "must be an MPSNNGradientState", type(state).__name__)
-            made_by = None if state.record is None else state.record.made_by
+            record = state.record
+            made_by = None if record is None else record.made_by
             if made_by is not None and self._forward_kernels and not issubclass(made_by, self._forward_kernels):
                 names = " or ".join(kind.__name__ for kind in self._forward_kernels)
                 rule = f"must come from an encode of {names}"

@@ -83,7 +83,7 @@ class EncodePath(Configured):
         if plan.is_plain:
             bound: tuple[Binding, ...] = inputs[: len(function.inputs)]
         else:
-            if isinstance(command_buffer, StepTrace):  # its numbers hold for one encode alone
+            if type(command_buffer) is StepTrace:  # its numbers hold for one encode alone
                 raise UndeclaredError(f"encode of {self.name}")
             bound = self._bindings(plan, inputs, given)
         command_buffer.record(self.name, Dispatch(function, bound, plan.used, output_bindings))

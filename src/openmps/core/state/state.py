@@ -233,7 +233,8 @@ class MPSState(KnownAttributes, Labelled):
             check_device(who, argument, self._device, command_buffer.device)
         counts = self._counts
         if counts is not None:
-            check_lifetime(who, argument, counts.command_buffer, command_buffer)
+            if counts.command_buffer.lifetime is not command_buffer.lifetime:
+                check_lifetime(who, argument, counts.command_buffer, command_buffer)
             if not counts.fewest(self._members):
                 check_reads(who, argument, 0, self.name)
 

@@ -247,9 +247,11 @@ class ConvolutionGradientState(MPSNNGradientState):
 
     def add(self, who: str, images: int) -> None:
         """Parameter gradients of ``images`` images are encoded. Raises if the state's batch has not so many left."""
-        if self._differentiated + images > (self.images or images):
+        differentiated = self._differentiated + images
+        # Most often a forward encode has counted as many; `images` asks the source's extent, too.
+        if differentiated > self._forward_images and differentiated > (self.images or images):
             self._refuse(who, "gradient_state")
-        store(self, "_differentiated", self._differentiated + images)
+        store(self, "_differentiated", differentiated)
 
     def gradient_sums(self) -> tuple[ParameterSum, ParameterSum]:
         """Where the gradients of weights and of biases are added up; the reads were checked already."""

@@ -163,12 +163,15 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
             state.add(self.name, plan.images)
 
     def _output_binding(self, name: str, states: MPSStateBatch | None) -> Binding:
-        return self.output_bindings((name,), states)[0]
+        return self._sums_of(states)[_SUMS[name]]
 
     def output_bindings(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Binding]:
         """The sums of the state."""
+        sums = self._sums_of(states)
+        return sums if tuple(names) == _ALL_SUMS else [sums[_SUMS[name]] for name in names]
+
+    def _sums_of(self, states: MPSStateBatch | None) -> Sequence[Binding]:
         state = None if states is None else states.shared
         if not isinstance(state, ConvolutionGradientState):
             self._refuse_state(repr(states))
-        sums = state.gradient_sums()
-        return sums if tuple(names) == _ALL_SUMS else [sums[_SUMS[name]] for name in names]
+        return state.gradient_sums()
