@@ -17,22 +17,20 @@ class InterruptSafeLock(_Reentrant):
     """A lock that a thread may take again, for Python 3.14 and later.
 
     Up to 3.13 nothing comes between the taking of a lock and the block of its ``with``. From then on the interpreter
-    looks for signals in between: what a handler raises there, as Ctrl-C does, would leave the lock closed for good. It
-    does not look when a function of Python returns, so that here it can come within this one only. Other threads run at
-    the same places, and one of them may fork: in the new process the lock is open, unless its own thread has it.
+    looks for signals behind each call of a function in C: what a handler raises there, as Ctrl-C does, would leave the
+    lock closed for good, and a handler that waits for a thread would have the lock that this thread may need. It does
+    not look when a function of Python returns, nor behind an attribute. Other threads run where it looks, and one of
+    them may fork: in the new process the lock is open, unless its own thread has it.
     """
+
+    _taken: bool = property(_Reentrant.acquire)  # pyright: ignore[reportAssignmentType]
+    """True, once the lock is taken: an interrupt of the wait for it comes before that."""
 
     def __init__(self) -> None:
         _locks.add(self)
 
-    def __enter__(self) -> None:
-        before = self._recursion_count()
-        try:
-            self.acquire()
-        except BaseException:
-            if self._recursion_count() > before:
-                self.release()
-            raise
+    def __enter__(self) -> bool:
+        return self._taken
 
 
 _locks: weakref.WeakSet[InterruptSafeLock] = weakref.WeakSet()
