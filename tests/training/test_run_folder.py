@@ -89,6 +89,21 @@ def test_a_parent_that_is_a_file(tmp_path):
             RunFolder.create(parent, {})
 
 
+def test_a_parent_that_the_system_does_not_tell_of(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"")
+    status = os.stat
+
+    def fail(asked, *arguments, **options):
+        if str(asked).startswith(str(tmp_path)):
+            raise PermissionError(13, "Permission denied")
+        return status(asked, *arguments, **options)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "stat", fail)
+        with pytest.raises(MPSFileError, match="runs must take a new folder, got (Not a directory|Permission denied)"):
+            RunFolder.create(tmp_path / "file" / "runs", {})
+
+
 def test_a_failing_description_leaves_no_folder(tmp_path, monkeypatch):
     def fail(path, content):
         raise MPSFileError("write_atomic", str(path), "could not be written")

@@ -74,6 +74,8 @@ def run_to_go_on_with(group: Group | None, run: Path | None, resume: Path | None
 
     Raises where a restart could not find it.
     """
+    from openmps.formats.paths import is_there
+
     if group is None or resume is not None:
         return resume
     if group.most_restarts and run is None:
@@ -81,7 +83,7 @@ def run_to_go_on_with(group: Group | None, run: Path | None, resume: Path | None
         raise MPSArgumentError(
             _WHO, "--run-folder", rule, None, "Name the folder: a restart goes on with the run in it"
         )
-    begun = is_first(group) and run is not None and group.restarts > 0 and (run / "run.json").exists()
+    begun = is_first(group) and run is not None and group.restarts > 0 and is_there(run / "run.json", _WHO)
     return run if group.broadcast(begun) else None
 
 

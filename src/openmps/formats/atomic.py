@@ -124,7 +124,7 @@ def make_folder(path: str | os.PathLike[str], *, parents: bool = False) -> None:
     """
     folder = Path(os.path.realpath(path_of(path, "make_folder")))
     try:
-        if folder.is_dir():
+        if (found := _mode(folder)) is not None and stat.S_ISDIR(found):
             return
         folder.mkdir(parents=parents, exist_ok=True)
     except OSError as error:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.atomic import flush
+from openmps.formats.json_text import require_shallow
 from openmps.formats.paths import is_there, path_of, read_file, reading
 
 _DEEPEST = 64
@@ -194,8 +195,9 @@ def _parse(line: bytes) -> dict[str, object] | None:
     if len(line) > _LONGEST_LINE:
         return None
     try:
-        # As text: of bytes, JSON's reader guesses the encoding.
-        found = _with_non_finite(json.loads(line.decode()))
+        text = line.decode()  # of bytes, JSON's reader guesses the encoding
+        require_shallow(text)
+        found = _with_non_finite(json.loads(text))
     except (ValueError, RecursionError):
         return None
     return cast("dict[str, object]", found) if isinstance(found, dict) else None

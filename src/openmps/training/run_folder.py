@@ -260,7 +260,9 @@ def _make_folder(parent: Path, name: str | None, who: str) -> Path:
                 if name is not None:
                     break
     except OSError as error:
-        file = next((each for each in (parent, *parent.parents) if each.exists() and not each.is_dir()), None)
+        # Not as `Path` has them, which raise on some versions of Python where the system does not tell.
+        above = (parent, *parent.parents)
+        file = next((each for each in above if os.path.exists(each) and not os.path.isdir(each)), None)
         if file is not None:
             raise MPSFileError(who, str(file), "must take a new folder", "a file", "Give another parent.") from error
         raise MPSFileError(who, str(parent), "must take a new folder", error.strerror or error) from error

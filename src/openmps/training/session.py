@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from openmps.core.training_state import Checkpointed, TrainingState, check_names, finite_number, numbers, whole_number
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning, warn_user
+from openmps.formats.paths import is_folder
 from openmps.metal.device import MTLDevice
 from openmps.selectors import name_arguments
 from openmps.training.best_epoch import BestEpoch
@@ -149,7 +150,7 @@ class Session:
 
     def has_events(self) -> bool:
         """Whether the run has event files, and this process writes them."""
-        return self._leads and self._run.events_path.is_dir()
+        return self._leads and is_folder(self._run.events_path, "RunFolder")
 
     def finish(self, interrupt: DeferredInterrupt, *, tensorboard: bool) -> TrainingResult:
         """Train to the end, or until Ctrl-C."""
