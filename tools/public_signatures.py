@@ -130,7 +130,7 @@ def _members(kind: type) -> dict[str, tuple[type, Any]]:
     """The public members by name, each with the class that has it; what objects alone have has no value there."""
     found: dict[str, tuple[type, Any]] = {}
     for owner in _own(kind):
-        annotated = [*vars(owner).get("__annotations__", {}), *(key for key, said in _set_by(owner).items() if said)]
+        annotated = [*inspect.get_annotations(owner), *(key for key, said in _set_by(owner).items() if said)]
         for key, member in (dict.fromkeys(annotated) | vars(owner)).items():
             is_plain = not key.startswith("_") and (key in annotated or not isinstance(member, enum.Enum | type))
             is_plain = is_plain and not isinstance(member, Elsewhere | OtherSpelling)
@@ -167,7 +167,7 @@ def _of_member(key: str, owner: type, member: Any) -> str:
     if isinstance(member, property):
         annotation = _held_by(member) or (inspect.signature(member.fget).return_annotation if member.fget else "")
         return _typed(annotation, is_writable=is_writable(owner, key))
-    annotation = vars(owner).get("__annotations__", {}).get(key) or _set_by(owner).get(key, "")
+    annotation = inspect.get_annotations(owner).get(key) or _set_by(owner).get(key, "")
     return _typed(annotation or _held_by(member) or "", is_writable=_is_writable(owner, member))
 
 
@@ -188,8 +188,13 @@ def _is_writable(owner: type, member: Any) -> bool:
     return getattr(member, "is_writable", True)
 
 
+def _written(annotation: Any) -> Any:
+    """An annotation as it stands in the source: of a named tuple it is an object that has the text."""
+    return getattr(annotation, "__forward_arg__", annotation)
+
+
 def _typed(annotation: Any, *, is_writable: bool) -> str:
-    said = "" if annotation in ("", inspect.Signature.empty) else f": {annotation}"
+    said = "" if annotation in ("", inspect.Signature.empty) else f": {_written(annotation)}"
     return said + ("" if is_writable else " [read-only]")
 
 
@@ -214,7 +219,7 @@ def _signature(function: Any, *, is_bound: bool = False) -> str:
 
 def _parameter(parameter: inspect.Parameter) -> str:
     stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-    annotation = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
+    annotation = "" if parameter.annotation is parameter.empty else f": {_written(parameter.annotation)}"
     if parameter.default is parameter.empty:
         return stars + parameter.name + annotation
     equals = " = " if annotation else "="
