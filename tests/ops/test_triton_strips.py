@@ -29,21 +29,23 @@ def strips(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def _drawn(dtype: torch.dtype, channels: int, place: torch.device, first: int = 0) -> torch.Tensor:
+def _drawn(dtype: torch.dtype, channels: int, place: torch.device, first: int = 0, wide: int = 9) -> torch.Tensor:
     """Two pictures of 8 x 9 pixels, some numbers behind a multiple of 16 bytes."""
-    count = 2 * channels * 8 * 9
+    count = 2 * channels * 8 * wide
     drawn = np.random.default_rng(channels).integers(0, 256, count)
     memory = torch.zeros(count + first, dtype=dtype, device=place)
     memory[first:] = torch.from_numpy(drawn).to(place, dtype) / (1 if dtype == torch.uint8 else 255)
-    return memory[first:].view(2, 8, 9, channels).permute(0, 3, 1, 2)
+    return memory[first:].view(2, 8, wide, channels).permute(0, 3, 1, 2)
 
 
-def _neighbours(x: torch.Tensor, size: tuple[int, int], corner: tuple[int, int], *, clamps: bool) -> Array:
+def _neighbours(
+    x: torch.Tensor, size: tuple[int, int], corner: tuple[int, int], *, clamps: bool, like: tuple[int, int] = MADE
+) -> Array:
     """The pixels of each window, float64 ``[N, C, H, W, rows, columns]``."""
     numbers = x.cpu().numpy().astype(np.float64)
     places = [
         first + np.arange(made)[:, None] + np.arange(length)
-        for first, made, length in zip(corner, MADE, size, strict=True)
+        for first, made, length in zip(corner, like, size, strict=True)
     ]
     inside = [np.clip(each, 0, length - 1) for each, length in zip(places, numbers.shape[2:], strict=True)]
     rows, columns = inside[0][:, None, :, None], inside[1][None, :, None, :]
@@ -113,14 +115,54 @@ def test_extremes(makes: int, choose: Callable[..., Array], strips: Any, monkeyp
             np.testing.assert_array_equal(made.cpu().numpy(), expected.astype(made.cpu().numpy().dtype))
 
 
+@pytest.mark.parametrize("clamps", [True, False], ids=["repeats", "zeros"])
 @pytest.mark.parametrize(
-    ("shape", "lines"), [((1, 1080, 1920), 32), ((1, 720, 1280), 8), ((1, 3024, 4032), 32), ((1, 20, 30), 8)], ids=str
+    ("dtype", "channels"), [(torch.uint8, 4), (torch.uint8, 1), (torch.float32, 1), (torch.float32, 3)], ids=str
+)
+def test_blocks_whose_windows_are_within_a_row(
+    dtype: torch.dtype, channels: int, clamps: bool, strips: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside others that reach beyond its ends: sums of windows, of columns and rows, and the largest."""
+    place, size, corner, like = triton_place(monkeypatch), (3, 5), (-1, -3), (8, 43)
+    x = _drawn(dtype, channels, place, wide=47)
+    made = torch.full((2, *like, channels), 77, dtype=dtype, device=place).permute(0, 3, 1, 2)
+    unit, largest = (1 / 255, 255) if dtype == torch.uint8 else (1.0, 0)
+    found = _neighbours(x, size, corner, clamps=clamps, like=like)
+    weights = np.random.default_rng(0).normal(0, 0.3, size).astype(np.float32) * np.float32(unit)
+    taps = torch.from_numpy(weights).to(place)
+    launches = strips.weighed(x, made, size, corner, taps, bias=0.1, clamps=clamps, largest=largest)
+    _check(launches, made, (found * weights.astype(np.float64)).sum((4, 5)) + 0.1, largest)
+    given = (0.25, 0.5, 0.25), (0.1, 0.2, 0.4, 0.2, 0.1)
+    launches = strips.both(x, made, size, corner, given, factor=unit, clamps=clamps, largest=largest)
+    _check(launches, made, (found * np.outer(*given)).sum((4, 5)) * unit, largest)
+    if clamps:
+        strips.both(x, made, size, corner, given, makes=1).now()
+        np.testing.assert_array_equal(made.cpu().numpy(), found.max((4, 5)).astype(made.cpu().numpy().dtype))
+
+
+def test_bytes_by_small_and_large_weights(strips: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that cancel or vanish: bytes are read as the smallest floats there are."""
+    place = triton_place(monkeypatch)
+    x = _drawn(torch.uint8, 4, place)
+    made = torch.zeros((2, *MADE, 4), dtype=torch.uint8, device=place).permute(0, 3, 1, 2)
+    for scale in (1e-30, 1e-6, 1.0, 1e20):
+        weights = np.array([[-1.0, 0.5, 1.0]], np.float32) * np.float32(scale)
+        launches = strips.weighed(
+            x, made, (1, 3), (0, -1), torch.from_numpy(weights).to(place), bias=0.5, clamps=True, largest=255
+        )
+        expected = (_neighbours(x, (1, 3), (0, -1), clamps=True) * weights.astype(np.float64)).sum((4, 5)) + 0.5
+        _check(launches, made, expected, 255)
+
+
+@pytest.mark.parametrize(
+    ("shape", "lines"), [((1, 1080, 1920), 16), ((1, 720, 1280), 8), ((1, 3024, 4032), 32), ((1, 20, 30), 8)], ids=str
 )
 def test_strips_are_as_long_as_leaves_enough_of_them(shape: tuple[int, int, int], lines: int) -> None:
     strips: Any = import_module("openmps.ops.triton.image.strips")
     images, height, width = shape
     made = torch.empty((images, height, width, 4), dtype=torch.uint8).permute(0, 3, 1, 2)
-    cut = strips._cut(made, made, 9)
-    assert (cut.is_packed, cut.pixels, cut.lines) == (True, 2, lines)
-    assert strips._cut(made, made, 3).lines == min(lines, 16)
-    assert cut.grid[0] == -(-height // lines)
+    cut = strips._cut(made, made, 9, 18)
+    assert (cut.is_packed, cut.pixels, cut.lines) == (True, 4, lines)
+    assert strips._cut(made, made, 3, 9).lines == min(lines, 16)
+    assert [strips._cut(made, made, *each).pixels for each in ((10, 11), (7, 49), (5, 25))] == [2, 2, 4]
+    assert cut.grid == (-(-height // lines), -(-width // 256))

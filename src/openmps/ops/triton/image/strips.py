@@ -27,32 +27,58 @@ Weights = tuple[tuple[float, ...], tuple[float, ...]]
 _BLOCK, _WARPS = 64, 2
 _LINES, _FEW_ROWS, _PROGRAMS = (32, 16, 8), 7, 500
 """Rows that a program makes, the most for larger windows alone, if there are so many programs nevertheless."""
+_MOST_ROWS, _MOST_TAPS = 9, 25
+"""Rows of a window, and products of a number, for which a thread makes four words, 16 numbers, instead of two.
+
+Of more rows it has no registers for the sums; of more products a kernel takes many seconds to compile.
+"""
+_RAISED: Any = tl.constexpr(2.0**40)
+_LOWERED: Any = tl.constexpr(2.0**109)
+"""Weights of words' bytes are raised, since `numbers` gives these times 2^-149, and sums lowered by the rest of it.
+
+Sums by weights from 2^-17 to 2^88 have the bits that they would have without.
+"""
 
 
 @triton.jit
 def _cells(first, wide, left, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, PIXELS: tl.constexpr):
-    """Where the neighbours of a block of numbers are in a row, at its ends those beyond them; and which are within."""
+    """Where the neighbours of a block of numbers are in a row, at its ends those beyond them; and which are within.
+
+    Before them where the first is, and whether none of the block is beyond: then one lies behind the other.
+    """
     at = first + tl.arange(0, BLOCK) * PIXELS
-    places, are_inside = (at,), (at == at,)
+    last = first + BLOCK * PIXELS + left + COLUMNS - 2
+    places, are_inside = (at + left,), ((CHANNELS == 1) & (first + left >= 0) & (last < wide),)
     for i in tl.static_range(COLUMNS + PIXELS - 1):
         column = at // CHANNELS + left + i
         inside = tl.minimum(tl.maximum(column, 0), wide - 1)
         places += (inside * CHANNELS + at % CHANNELS,)
         are_inside += (column == inside,)
-    return places[1:], are_inside[1:]
+    return places, are_inside
 
 
 @triton.jit
-def _row(x, image, place, high, row, places, are_inside, COUNT: tl.constexpr, CLAMPS: tl.constexpr):
+def _row(x, image, place, high, row, places, are_inside, CLAMPS: tl.constexpr):
     """Elements of a row of a picture of ``high`` rows; beyond its ends those there, or zeros."""
     inside = tl.minimum(tl.maximum(place, 0), high - 1)
     first = x + (image * high + inside).to(tl.int64) * row
+    if are_inside[0]:
+        elements = _elements(first + places[0], places, are_inside, inside == place, True, CLAMPS)
+    else:
+        elements = _elements(first, places, are_inside, inside == place, False, CLAMPS)
+    return elements
+
+
+@triton.jit
+def _elements(first, places, are_inside, is_there, FOLLOW: tl.constexpr, CLAMPS: tl.constexpr):
+    """Elements at all places behind ``first``, or one behind the other from there on, of one address."""
     elements = (first,)
-    for i in tl.static_range(COUNT):
+    for i in tl.static_range(len(places) - 1):
+        at = first + i if FOLLOW else first + places[1 + i]
         if CLAMPS:
-            elements += (tl.load(first + places[i]),)
+            elements += (tl.load(at),)
         else:
-            elements += (tl.load(first + places[i], (inside == place) & are_inside[i], 0),)
+            elements += (tl.load(at, is_there & are_inside[1 + i], 0),)
     return elements[1:]
 
 
@@ -63,8 +89,11 @@ def _write(row, first, width, blocks, IS_PACKED: tl.constexpr, BLOCK: tl.constex
         at = first + tl.arange(0, BLOCK)
         tl.store(row + at, packed(blocks[0], IS_PACKED), at < width)
     else:
-        at = first + tl.arange(0, BLOCK)[:, None] * 2 + tl.arange(0, 2)[None, :]
-        tl.store(row + at, tl.join(packed(blocks[0], IS_PACKED), packed(blocks[1], IS_PACKED)), at < width)
+        value = tl.join(packed(blocks[0], IS_PACKED), packed(blocks[PIXELS // 2], IS_PACKED))
+        if PIXELS == 4:
+            value = tl.join(value, tl.join(packed(blocks[1], IS_PACKED), packed(blocks[3], IS_PACKED)))
+        at = first + tl.arange(0, BLOCK)[:, None] * PIXELS + tl.arange(0, PIXELS)[None, :]
+        tl.store(row + at, value.reshape(BLOCK, PIXELS), at < width)
 
 
 @Launched
@@ -84,12 +113,12 @@ def _weighed(
     sums = (zero,) * (ROWS * PIXELS)
     taps = (0.0,)
     for tap in tl.static_range(ROWS * COLUMNS):
-        taps += (tl.load(weights + tap),)
+        taps += (tl.load(weights + tap) * (_RAISED if IS_PACKED else 1.0),)
     row, origin = wide * CHANNELS, start + top
-    elements = _row(x, image, origin, high, row, places, are_inside, COLUMNS + PIXELS - 1, CLAMPS)
-    for step in range(LINES + ROWS - 1):
+    elements = _row(x, image, origin, high, row, places, are_inside, CLAMPS)
+    for step in tl.range(0, LINES + ROWS - 1, loop_unroll_factor=2):
         # Those of the next row are on their way while this one is added.
-        ahead = _row(x, image, origin + step + 1, high, row, places, are_inside, COLUMNS + PIXELS - 1, CLAMPS)
+        ahead = _row(x, image, origin + step + 1, high, row, places, are_inside, CLAMPS)
         read = (zero,)
         for i in tl.static_range(COLUMNS + PIXELS - 1):
             read += (numbers(elements[i], IS_PACKED),)
@@ -108,7 +137,7 @@ def _weighed(
         if (line >= start) & (line < height):
             blocks = (zero,)
             for pixel in tl.static_range(PIXELS):
-                blocks += (stored(sums[pixel] + bias, LARGEST),)
+                blocks += (stored(sums[pixel] * (_LOWERED if IS_PACKED else 1.0) + bias, LARGEST),)
             goes = made + (image * height + line).to(tl.int64) * (width * CHANNELS)
             _write(goes, first, width * CHANNELS, blocks[1:], IS_PACKED, BLOCK, PIXELS)
 
@@ -144,9 +173,9 @@ def _both(
     zero = zero.to(tl.float32) if IS_NUMBER else zero
     kept = (zero,) * (ROWS * PIXELS)
     row, origin = wide * CHANNELS, start + top
-    elements = _row(x, image, origin, high, row, places, are_inside, COLUMNS + PIXELS - 1, CLAMPS)
-    for step in range(LINES + ROWS - 1):
-        ahead = _row(x, image, origin + step + 1, high, row, places, are_inside, COLUMNS + PIXELS - 1, CLAMPS)
+    elements = _row(x, image, origin, high, row, places, are_inside, CLAMPS)
+    for step in tl.range(0, LINES + ROWS - 1, loop_unroll_factor=2):
+        ahead = _row(x, image, origin + step + 1, high, row, places, are_inside, CLAMPS)
         read = (zero,)
         for i in tl.static_range(COLUMNS + PIXELS - 1):
             read += (numbers(elements[i], IS_PACKED) if IS_NUMBER else unpacked(elements[i], IS_PACKED),)
@@ -184,11 +213,11 @@ class _Cut(NamedTuple):
     pixels: int
 
 
-def _cut(x: Tensor, made: Tensor, rows: int) -> _Cut:
+def _cut(x: Tensor, made: Tensor, rows: int, taps: int) -> _Cut:
     images, channels, height, width = made.shape
     is_packed = are_words(x, made)
     cells = 1 if is_packed else channels
-    pixels = 2 if cells == 1 else 1
+    pixels = 1 if cells > 1 else 2 if is_packed and (rows > _MOST_ROWS or taps > _MOST_TAPS) else 4
     blocks = cdiv(width * cells, _BLOCK * pixels)
     lines = _LINES[1:] if rows <= _FEW_ROWS else _LINES
     lines = next((each for each in lines if images * height * blocks >= _PROGRAMS * each), lines[-1])
@@ -203,7 +232,7 @@ def weighed(
 
     Bytes are ``largest`` for 1.
     """
-    (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made, size[0])
+    (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made, size[0], size[0] * size[1])
     arguments = (
         x, weights, made, bias, high, wide, *corner, height, width, cut.channels, *size, clamps, largest,
         cut.is_packed, cut.lines, _BLOCK, cut.pixels,
@@ -219,7 +248,10 @@ def both(
 
     Sums are by weights. Bytes are ``largest`` for 1, or the number as it is for 0.
     """
-    (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made, size[0])
+    (high, wide), (height, width), cut = x.shape[2:], made.shape[2:], _cut(x, made, size[0], sum(size))
+    if cut.is_packed and makes == 0:
+        across, factor = tuple([each * _RAISED.value for each in weights[1]]), factor * _LOWERED.value
+        weights = weights[0], across
     arguments = (
         x, *weights, made, factor, high, wide, *corner, height, width, int(makes), cut.channels, *size, clamps, largest,
         cut.is_packed, cut.lines, _BLOCK, cut.pixels,
