@@ -101,6 +101,20 @@ def _joined(kernel: Any, given: list[torch.Tensor], made: torch.Tensor) -> Launc
     return Launches((first, Launch(Launched(kernel), (3, 4), (between, 7, made), {"num_warps": 2})), (between,))
 
 
+def _form(kernel: Any, sources: str, monkeypatch: pytest.MonkeyPatch) -> OnePass:
+    """Of bytes, whose launch takes all pictures."""
+    monkeypatch.setattr(ahead, "_stream_of", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(forms, "runs_on", lambda device: True)
+    stored, inputs = Stored(MPSImageFeatureChannelFormat.UNORM8, 4), tuple(Input(Role.SOURCE, name) for name in sources)
+    site = Site((), (stored,) * len(sources), (), (), stored, (2, 2), 1.0, 1.0)
+    return OnePass(
+        lambda given, made: Launches.of(Launched(kernel), (2,), (*given, 0.5, made)),
+        site,
+        Function(inputs, (), ("y",), (0,), len(sources)),
+    )
+
+
 def _picture(first: int = 0) -> torch.Tensor:
     """Four pixels of four bytes, so many bytes behind a multiple of 16."""
     memory = torch.zeros(64, dtype=torch.uint8)
@@ -140,6 +154,36 @@ def test_launches_are_made_again_of_the_addresses_of_other_pictures(monkeypatch:
     assert len(form._kept) <= 64
 
 
+def test_launches_at_the_very_addresses_of_one_before_are_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for pictures that lie otherwise there."""
+    kernel = Kernel()
+    form = _form(kernel, "01", monkeypatch)
+    x, y, made = (_picture() for _ in range(3))
+
+    def launched(*pictures: torch.Tensor, room: torch.Tensor = made) -> list[Any]:
+        kernel.launched.clear()
+        assert form.run([*pictures], room) == [None]
+        return [(how, *arguments) for how, _, arguments in kernel.launched]
+
+    once, other = (
+        ("kept, stream of 3", *map(torch.Tensor.data_ptr, each), 0.5, made.data_ptr()) for each in ((x, y), (y, x))
+    )
+    assert launched(x, y)[0][0] == "anew"
+    assert [launched(x, y), launched(y, x)] == [[once], [other]]
+    with monkeypatch.context() as patch:
+        patch.setattr(ahead.Again, "_of", None)  # which puts arguments together
+        assert [launched(x, y), launched(y, x), launched(x, y)] == [[once], [other], [once]]
+    turned = x.permute(0, 1, 3, 2)
+    assert turned.data_ptr() == x.data_ptr()
+    assert form.run([turned, y], made) is None
+    assert form.run([x, y], made.permute(0, 1, 3, 2)) != [None]
+    for first in range(0, 16, 4):
+        for second in range(64):
+            form.run([_picture(first), _picture(second % 16)], _picture())
+    assert len(form._placed) <= 64
+    assert form.run([x, y], y) != [None]  # a result that meets a source goes elsewhere
+
+
 def test_nothing_is_launched_while_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither for the first time, nor again; and nothing is kept of it."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -155,6 +199,15 @@ def test_nothing_is_launched_while_kernels_are_compiled(monkeypatch: pytest.Monk
     kernel.launched.clear()
     with Compiling(torch.device("cpu")):
         again([each.data_ptr() for each in tensors])
+    assert again.placed([]) is None  # its memory between is other memory each time
+    form = _form(kernel, "0", monkeypatch)
+    x, made = _picture(), _picture()
+    for _ in range(2):
+        form.run([x], made)
+    assert len(form._placed) == 1
+    kernel.launched.clear()
+    with Compiling(torch.device("cpu")):
+        form.run([x], made)
     assert kernel.launched == []
 
 

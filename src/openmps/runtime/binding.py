@@ -64,7 +64,10 @@ class Binding(ABC):
         raise TypeError(f"{type(self).__name__} is not an output")
 
     def room(self) -> Tensor | None:
-        """Of an output: the memory where its elements go, if it is there; `take` gets None of what was put into it."""
+        """Of an output: the memory where its elements go, if it is there.
+
+        Of what was put into it nothing is left to take: `take` gets None, or is not called.
+        """
         return None
 
     # --- for replays -------------------------------------------------------------------------------------------------

@@ -109,7 +109,10 @@ class Dispatch(Writer):
         function = self.function
         has_room = function.forms or function.fills
         room = self.output_bindings[0].room() if has_room else None
-        self.hand_out(function.run(self.values(), room))
+        made = function.run(self.values(), room)
+        # The only output of a function that had room for it is where it goes.
+        if room is None or len(made) > 1 or made[0] is not None:
+            self.hand_out(made)
 
     def writes(self) -> Iterator[Region]:
         """The memory of the output bindings, and of the inputs that are overwritten."""

@@ -40,6 +40,9 @@ def check_command_buffer(who: str, command_buffer: object, device: MTLDevice) ->
 def check_sources(who: str, names: tuple[str, ...], sources: tuple[Images, ...], command_buffer: CommandBuffer) -> None:
     """Raise unless all sources can be read together: usable, and batches of one length."""
     first, are_several = sources[0], len(sources) > 1
+    if not are_several and isinstance(first, MPSImage):
+        first.check_usable(who, names[0], command_buffer)
+        return
     expected = 0 if isinstance(first, MPSImage) else len(first)
     for name, images in zip(names, sources, strict=True):
         argument = name
@@ -67,10 +70,10 @@ def check_destination(
     who: str, name: str, destination: Images, like: Images, command_buffer: CommandBuffer, count: int = 1
 ) -> None:
     """Raise unless the results for the source ``like``, ``count`` an image, can be written to ``destination``."""
-    argument = _argument(name, destination)
-    if not isinstance(destination, MPSImage) and not isinstance(like, MPSImage):
-        expected = len(like) * count
-        if len(destination) != expected:
+    argument = name
+    if not isinstance(destination, MPSImage):
+        argument = plural(name)
+        if not isinstance(like, MPSImage) and len(destination) != (expected := len(like) * count):
             each = "the sources" if count == 1 else f"{count} for each source"
             _refuse_length(who, argument, destination, expected, each)
     destination.check_usable(who, argument, command_buffer)

@@ -39,7 +39,7 @@ from openmps.ops.op import Function, Op, Role
 from openmps.ops.pointwise.arithmetic import Combination
 from openmps.ops.resample.image_scale import ScaleImage
 from openmps.ops.resample.stretch import Taps
-from openmps.ops.triton.ahead import ALIGNMENT, Again, Launches
+from openmps.ops.triton.ahead import ALIGNMENT, Again, Launches, Placed
 from openmps.types import MPSAlphaType, MPSImageEdgeMode
 
 Run = Callable[[list[Tensor], Tensor], Launches | None]
@@ -69,10 +69,17 @@ class OnePass:
         self._others = [index for index, role in enumerate(roles) if role is not Role.SOURCE]
         self._kept: dict[tuple[int, ...], Again] = {}
         """What launches it again, by the device and the remainders of all addresses."""
+        self._placed: dict[tuple[int, ...], Placed] = {}
+        """What launches it at the very addresses: of the result, which no source meets, then of the inputs."""
 
     def run(self, values: list[Any], room: Tensor | None) -> list[Any] | None:
         """See `openmps.ops.op.Form`."""
         sources = [values[index] for index in self._sources]
+        if room is not None and self._placed:
+            placed = self._placed.get((room.data_ptr(), *map(_address, values)))
+            if placed is not None and _is_dense(room) and all(map(_is_dense, sources)):
+                placed()
+                return [None]
         first = sources[0]
         if not triton.runs_on(first.device) or not all(map(_is_dense, sources)):
             return None
@@ -87,10 +94,15 @@ class OnePass:
         addresses = [*map(Tensor.data_ptr, given), made.data_ptr()]
         key = first.get_device(), *[address % ALIGNMENT for address in addresses]
         again = self._kept.get(key)
-        if again is not None:
+        if again is None:
+            self._launch(key, given, made)
+        elif not is_room or (placed := again.placed(addresses)) is None:
             again(addresses)
         else:
-            self._launch(key, given, made)
+            if len(self._placed) >= _MOST_KEPT:
+                self._placed.clear()
+            self._placed[made.data_ptr(), *map(_address, values)] = placed
+            placed()
         return [None if is_room else made]
 
     def _launch(self, key: tuple[int, ...], given: list[Tensor], made: Tensor) -> None:
@@ -106,6 +118,9 @@ class OnePass:
         channel_format, channels = self._site.result
         shape = like.shape[0], *self._site.size, channels
         return like.new_empty(shape, dtype=DTYPES[channel_format]).permute(0, 3, 1, 2)
+
+
+_address = Tensor.data_ptr
 
 
 def _is_dense(x: Tensor) -> bool:

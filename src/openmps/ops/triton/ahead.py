@@ -130,11 +130,38 @@ class Again:
         stream = _stream_of(self._device)
         between = [torch.empty(count, dtype=dtype, device=device) for count, dtype, device in self._between]
         addresses += map(Tensor.data_ptr, between)
+        for launch, arguments in self._of(addresses):
+            launch(*arguments, stream=stream)
+
+    def placed(self, addresses: list[int]) -> Placed | None:
+        """What launches the same at these addresses each time; None where it has memory between."""
+        return None if self._between else Placed(self._device, self._of(addresses))
+
+    def _of(self, addresses: list[int]) -> list[tuple[Callable[..., object], list[Any]]]:
+        """The launches with their arguments."""
+        made: list[tuple[Callable[..., object], list[Any]]] = []
         for launch, kept, places in self._launches:
             arguments = kept.copy()
             for place, index in places:
                 arguments[place] = addresses[index]
-            launch(*arguments, stream=stream)
+            made.append((launch, arguments))
+        return made
+
+
+class Placed:
+    """Launches at addresses that stay."""
+
+    __slots__ = ("_device", "_launches")
+
+    def __init__(self, device: int, launches: list[tuple[Callable[..., object], list[Any]]]) -> None:
+        self._device, self._launches = device, launches
+
+    def __call__(self) -> None:
+        """Launch on the current stream."""
+        if getattr(_here, "compiling", None) is None:
+            stream = _stream_of(self._device)
+            for launch, arguments in self._launches:
+                launch(*arguments, stream=stream)
 
 
 def _exactly(argument: Any) -> Hashable:
