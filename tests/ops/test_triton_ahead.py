@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from openmps.ops.triton import ahead, blocks
 from openmps.ops.triton.ahead import Compiling, Launch, Launched, Launches
 from openmps.types import MPSImageFeatureChannelFormat
 
+OWN_HOOKS = ahead._hooks
 FLAT = torch.zeros(64)
 BYTES = torch.zeros(64, dtype=torch.uint8)
 
@@ -64,11 +66,34 @@ class Kernel:
 
 
 class Compiled:
+    function, packed_metadata = 17, (2, 1, 0)
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *arguments, stream: self.kernel.launched.append((f"kept, {stream}", grid, arguments))
+        return lambda *arguments, stream: self.kernel.launched.append((f"described, {stream}", grid, arguments))
+
+    def run(self, x: int, y: int, z: int, stream: str, *arguments: Any) -> None:
+        """As Triton has it, behind the stream: what is launched, and what describes the launch to two hooks."""
+        assert arguments[:5] == (self.function, self.packed_metadata, None, None, None)
+        self.kernel.launched.append((f"kept, {stream}", (x, y, z), arguments[5:]))
+
+
+class Chain:
+    """Stands for Triton's chains of hooks."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def chains(monkeypatch: pytest.MonkeyPatch) -> tuple[Chain, Chain]:
+    """Those of Triton, which need not be there."""
+    made = Chain(), Chain()
+    hooks = SimpleNamespace(launch_enter_hook=made[0], launch_exit_hook=made[1])
+    monkeypatch.setattr(ahead, "_hooks", lambda: hooks)
+    return made
 
 
 def test_launches_of_equal_arguments_ask_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +109,30 @@ def test_launches_of_equal_arguments_ask_nothing(monkeypatch: pytest.MonkeyPatch
     assert kernel.launched[-1][:2] == ("anew", (4, 3))
     for (_, _, found), (_, arguments, _) in zip(kernel.launched, LAUNCHES, strict=False):
         assert all(mine is its for mine, its in zip(found, arguments, strict=True))
+
+
+def test_launches_are_described_to_hooks(chains: tuple[Chain, Chain], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which profilers add and take away while kernels are kept. So is a launch whose stream Triton is to find."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    kernel, streams = Kernel(), iter(["one", "two", "three", "four", None])
+    monkeypatch.setattr(ahead, "_stream_of", lambda device: next(streams))
+    launched = Launched(kernel)
+    launched[(1,)](FLAT)
+    for chain in chains:
+        chain.calls.append(kernel)
+        launched[(1,)](FLAT)
+        chain.calls.clear()
+        launched[(1,)](FLAT)
+    launched[(1,)](FLAT)
+    found = [how for how, _, _ in kernel.launched[1:]]
+    assert found == ["described, one", "kept, two", "described, three", "kept, four", "described, None"]
+
+
+def test_triton_has_chains_of_hooks_which_are_empty() -> None:
+    """Where it has none that are known, launches are made by its own way."""
+    pytest.importorskip("triton")
+    hooks = OWN_HOOKS()
+    assert [each.calls for each in (hooks.launch_enter_hook, hooks.launch_exit_hook)] == [[], []]
 
 
 def test_few_launches_are_kept_where_numbers_are_others_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ written is left as it is.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -65,7 +66,35 @@ class Launched:
     def anew(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> Callable[..., object] | None:
         """Launch without looking for what is kept; what launches it again, which Triton's interpreter does not give."""
         compiled = self._kernel[grid](*arguments, **options)
-        return None if compiled is None else compiled[(*grid, 1, 1)[:3]]
+        return None if compiled is None else _launcher(compiled, (*grid, 1, 1)[:3])
+
+
+def _hooks() -> Any:
+    """What has the hooks of Triton's launches; None in versions that have them elsewhere."""
+    return getattr(getattr(sys.modules.get("triton"), "knobs", None), "runtime", None)
+
+
+def _launcher(compiled: Any, grid: tuple[int, ...]) -> Callable[..., object]:
+    """What launches a compiled kernel on a stream.
+
+    Triton describes each launch for the hooks of profilers, and calls two chains of them, which most often are empty.
+    That takes longer than all else that it does in Python: it is told that there are none then.
+    """
+    described: Callable[..., object] = compiled[grid]
+    hooks = _hooks()
+    if hooks is None:
+        return described
+    run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+    x, y, z = grid
+
+    def launch(*arguments: Any, stream: int | None) -> None:
+        enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
+        if stream is None or getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
+            described(*arguments, stream=stream)
+        else:
+            run(x, y, z, stream, function, packed, None, None, None, *arguments)
+
+    return launch
 
 
 class Launch(NamedTuple):
