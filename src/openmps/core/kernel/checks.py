@@ -120,10 +120,6 @@ def check_result_states(
     check_states(who, argument, states, images, command_buffer)
 
 
-def _argument(name: str, images: Images) -> str:
-    return name if isinstance(images, MPSImage) else plural(name)
-
-
 @lru_cache(maxsize=256)
 def plural(name: str) -> str:
     """What an argument is called where it is a batch; one of a list of arguments has one name for both."""

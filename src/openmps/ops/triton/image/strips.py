@@ -96,6 +96,12 @@ def _write(row, first, width, blocks, IS_PACKED: tl.constexpr, BLOCK: tl.constex
         tl.store(row + at, value.reshape(BLOCK, PIXELS), at < width)
 
 
+@triton.jit
+def _lowered(total, IS_PACKED: tl.constexpr):
+    """A sum by raised weights, as by those that were given."""
+    return total * _LOWERED if IS_PACKED else total
+
+
 @Launched
 @triton.jit
 def _weighed(
@@ -137,7 +143,7 @@ def _weighed(
         if (line >= start) & (line < height):
             blocks = (zero,)
             for pixel in tl.static_range(PIXELS):
-                blocks += (stored(sums[pixel] * (_LOWERED if IS_PACKED else 1.0) + bias, LARGEST),)
+                blocks += (stored(_lowered(sums[pixel], IS_PACKED) + bias, LARGEST),)
             goes = made + (image * height + line).to(tl.int64) * (width * CHANNELS)
             _write(goes, first, width * CHANNELS, blocks[1:], IS_PACKED, BLOCK, PIXELS)
 
