@@ -9,12 +9,14 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping
+from sys import is_finalizing
 from typing import Any, ClassVar, Self
 
 import torch
 
 from openmps.checks import NamedAttributes, Shown, Single, described, having, of_kind, store, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal import process_end
 from openmps.metal.array_protocols import Taken
 from openmps.metal.blit import BlitEncoder
 from openmps.metal.execution import PlayerFactory, Work
@@ -24,7 +26,7 @@ from openmps.metal.host_memory import keep_freed_memory
 from openmps.metal.processor import Processor, torch_device_of
 from openmps.metal.queue_executor import QueueExecutor
 from openmps.metal.queue_settings import QueueSettings
-from openmps.metal.recording import Lifetime, Record, Recorder
+from openmps.metal.recording import COMMITTED, Lifetime, Record, Recorder
 from openmps.metal.resource import Bytes, Resource, bytes_of, modes_of
 from openmps.metal.texels import TexelMemory, Texels
 from openmps.metal.texture_descriptor import MTLTextureDescriptor, checked_descriptor
@@ -428,9 +430,13 @@ class CommandBuffer(Recorder):
             MTLCommandBufferError: The buffer is committed already, or an encoder is open on it.
         """
         recording = self.recording
-        self._check_commit("commit", recording)
-        root = self.root_command_buffer
-        recording.lifetime.end(root)
+        is_open = recording.encoder is None and recording.execution.status < COMMITTED
+        if not is_open or process_end.is_ending or is_finalizing():
+            self._check_commit("commit", recording)
+        root, lifetime = self.root_command_buffer, recording.lifetime
+        if lifetime.before_end:
+            lifetime.end(root)
+        lifetime.ended = True
         root.hand_over()
 
 

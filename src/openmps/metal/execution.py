@@ -258,10 +258,14 @@ class Execution:
         """
         modes = ThreadModes()
         try:
-            with modes:
+            try:
+                modes.leave()
                 self._run_all()
+            finally:
+                modes.give_back()
         finally:
-            modes.give_back()
+            if not modes.are_back:  # an interrupt came as they were given back
+                modes.give_back()
 
     def _contents(self) -> list[Content]:
         """What is kept of works when they have run: nothing that they hold alive. `_run_all` has it in its own line."""

@@ -26,27 +26,28 @@ _give_way: Callable[[], object] = partial(time.sleep, 0) if os.name == "nt" else
 class InFlight:
     """Records that were launched and have not ended, the oldest first."""
 
-    __slots__ = ("_records",)
+    __slots__ = ("records",)
 
     def __init__(self) -> None:
-        self._records: deque[Execution] = deque()
+        self.records: deque[Execution] = deque()
+        """Those that were handed on and not dropped yet; once more does no harm."""
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self.records)
 
     def __iter__(self) -> Iterator[Execution]:
         # A copy in one step: records come and go on other threads.
-        return iter(tuple(self._records))
+        return iter(tuple(self.records))
 
     def are(self, count: int) -> bool:
         """Whether so many have not come to their end, as far as is known without asking the device."""
-        if len(self._records) < count:
-            return False
-        return sum([not each.finished.is_reached for each in tuple(self._records)]) >= count
-
-    def add(self, execution: Execution) -> None:
-        """Note a record that was handed on; once more does no harm."""
-        self._records.append(execution)
+        left = len(self.records)
+        # Those that have are mostly the first.
+        for each in tuple(self.records) if left >= count else ():
+            left -= each.finished.is_reached
+            if left < count:
+                break
+        return left >= count
 
     @property
     def is_busy(self) -> bool:
@@ -55,7 +56,7 @@ class InFlight:
 
     def oldest(self) -> Execution | None:
         """The first that has not come to its end."""
-        for each in tuple(self._records):
+        for each in tuple(self.records):
             if not each.finished.is_set():
                 return each
         return None
@@ -75,19 +76,19 @@ class InFlight:
 
     def forget(self) -> None:
         """Drop those at the front that have come to their end. One thread at a time may."""
-        records = self._records
+        records = self.records
         while records and records[0].finished.is_reached:
             records.popleft()
 
     def retire(self, new: Execution | None = None) -> None:
         """Finish the quiet records at the front that the device has done; ``new`` is not asked for."""
-        for each in tuple(self._records):  # a copy in one step
+        for each in tuple(self.records):  # a copy in one step
             if each.finished.is_reached:
                 continue
             if each is new or not each.is_quiet:
                 return
-            # All before it is done.
-            each.scheduled.set()
+            if not each.scheduled.is_reached:
+                each.scheduled.set()  # all before it is done
             if not each.is_over():
                 return
             each.finish()

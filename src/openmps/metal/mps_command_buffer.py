@@ -173,14 +173,16 @@ class MPSCommandBuffer(CommandBuffer):
                 remedy = "A command buffer is given as command_buffer=…"
                 got = type(command_queue).__name__
                 raise MPSTypeError("MPSCommandBuffer", "command_queue", "must be an MTLCommandQueue", got, remedy)
-            command_buffer, inner = command_queue.command_buffer(), None
+            root, inner = command_queue.command_buffer(), None
+            command_buffer = root
         else:
             command_buffer, inner = _open(command_buffer)
+            root = command_buffer.root_command_buffer
         if inner is not None:
             store(self, "_inner", inner)
         # Every step of a program makes one.
         store(self, "_command_buffer", command_buffer)
-        store(self, "_stream", _Stream(command_buffer.root_command_buffer) if inner is None else inner._stream)
+        store(self, "_stream", _Stream(root) if inner is None else inner._stream)
         store(self, "_device", command_buffer.device)
         store(self, "_lifetime", command_buffer.lifetime)
 

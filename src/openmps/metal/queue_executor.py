@@ -54,9 +54,8 @@ class QueueExecutor:
     On the CPU the worker thread launches each record, or the thread that waits for it if the worker has not begun: to
     wake another thread and to be woken by it takes longer than many a small network. See `openmps.metal.patience` for
     when it begins, and what it is told. On CUDA the committing thread launches each on the device's current stream, and
-    the worker waits for it where a record has handlers; for the others see `openmps.metal.in_flight`. In all cases the
-    worker calls the handlers. It starts with the first commit and knows nothing of the queue, so that an unused queue
-    can be collected; then `close` ends it.
+    the worker, which calls all handlers, waits for records that have some; for others see `openmps.metal.in_flight`. It
+    starts with the first commit and knows nothing of the queue, so that an unused one goes; then `close` ends it.
 
     An interrupt (Ctrl-C) may reach the committing thread between any two instructions. So every step may be taken twice
     without harm, and what was left half done is taken up by the worker.
@@ -236,6 +235,7 @@ class QueueExecutor:
         with SignalsHeldBack():
             # A handler of another signal, which runs all the same, learns that it cannot wait.
             _serving.executor, modes = self, ThreadModes()
+            modes.note()
             try:
                 with running:
                     if self._in_flight.oldest() is execution and not execution.launched:
@@ -305,8 +305,7 @@ class QueueExecutor:
                         self._launch_here(execution)
                 finally:
                     self._end(turn)
-                order = self._order
-                if len(order) == 1 and order[0] is turn.ticket:
+                if len(self._order) == 1 and self._order[0] is turn.ticket:
                     # What comes from now on its own thread hands on; the next commit takes this place away.
                     return
         except BaseException:
@@ -324,10 +323,11 @@ class QueueExecutor:
         with self._lock:  # as `_locked` does, which each commit would pay for
             self._holder = caller
             try:
-                order = self._order
+                order, records = self._order, self._in_flight.records
                 while order and (order[0].abandoned or order[0].is_handed_on):
                     order.popleft()
-                self._in_flight.forget()
+                while records and records[0].finished.is_reached:  # as its `forget` does
+                    records.popleft()
                 if self._turn is not None or not order or order[0].execution is None:
                     return None
                 turn.ticket, self._launcher, self._turn = order[0], caller, turn
@@ -347,17 +347,17 @@ class QueueExecutor:
             return
         ticket = turn.ticket
         if ticket is not None and (execution := ticket.execution) is not None and not ticket.is_handed_on:
-            if self._launches_at_commit and execution.launched and not execution.has_handlers:
+            if not self._launches_at_commit:
+                execution.is_left = self._patience.is_left(execution)
+            elif execution.launched and not (execution.completed_handlers or execution.scheduled_handlers):
                 execution.be_quiet()
-            execution.is_left = not self._launches_at_commit and self._patience.is_left(execution)
-            self._in_flight.add(execution)
+            self._in_flight.records.append(execution)
             # In this order: a worker that stops to look meanwhile sees the record, or this thread sees that it stopped.
             if execution.is_awaited or not (execution.is_quiet or (execution.is_left and self._patience.looks)):
                 self._inbox.put(execution)
             ticket.is_handed_on = True
         if ticket is not None:
-            # The place stays until the next is taken. The error of a record has the frames that it went through, and
-            # with them the queue, which would never be collected.
+            # The place stays until the next is taken. The error of a record has, by frames, the queue that never goes.
             ticket.execution = None
         self._launcher = None
         self._turn = None

@@ -20,7 +20,7 @@ from openmps.metal.queue_executor import QueueExecutor
 from openmps.types import MTLCommandBufferErrorCode, MTLCommandBufferStatus
 
 _log = logging.getLogger(__name__)
-_ENQUEUED, _COMMITTED = MTLCommandBufferStatus.ENQUEUED, MTLCommandBufferStatus.COMMITTED
+_ENQUEUED, COMMITTED = MTLCommandBufferStatus.ENQUEUED, MTLCommandBufferStatus.COMMITTED
 _deciding = new_lock()
 """Held while a record becomes enqueued or committed, and for nothing that is called: forks and signals are safe."""
 
@@ -54,7 +54,7 @@ class Record:
     def status(self) -> MTLCommandBufferStatus:
         """How far it has come."""
         execution = self._looked_at()
-        is_scheduled = execution.status is _COMMITTED and execution.scheduled.is_set()
+        is_scheduled = execution.status is COMMITTED and execution.scheduled.is_set()
         return MTLCommandBufferStatus.SCHEDULED if is_scheduled else execution.status
 
     @property
@@ -76,27 +76,28 @@ class Record:
     @property
     def is_open(self) -> bool:
         """Whether something can be encoded."""
-        return self.encoder is None and self.execution.status < _COMMITTED
+        return self.encoder is None and self.execution.status < COMMITTED
 
     def hand_over(self, owner: Owner) -> bool:
         """Commit: the executor runs the works in their turn; False if it was committed already."""
-        if self.executor.worker is None:
-            self.executor.start()
-        self.execution.prepare(owner)
+        executor, execution = self.executor, self.execution
+        if executor.worker is None:
+            executor.start()
+        execution.prepare(owner)
         ticket, is_mine = Ticket(weakref.ref(self)), False
         try:
             # Of several threads one commits. Nothing is called here, so that no interrupt or signal comes between.
             with _deciding:
-                if self.execution.status < _COMMITTED:
+                if execution.status < COMMITTED:
                     self.ticket = ticket = ticket if self.ticket is None else self.ticket
-                    self.execution.status = _COMMITTED
+                    execution.status = COMMITTED
                     is_mine = True
             if is_mine:
-                self.executor.commit(ticket, self.execution)
+                executor.commit(ticket, execution)
         except BaseException:
             # An interrupt: a commit that shows in the status takes place.
             if is_mine:
-                self.executor.commit(ticket, self.execution)
+                executor.commit(ticket, execution)
             raise
         return is_mine
 
@@ -104,7 +105,7 @@ class Record:
         """Take the place in the queue's order, once; False if the record is committed already."""
         ticket, is_open = Ticket(weakref.ref(self)), False
         with _deciding:
-            if self.execution.status < _COMMITTED:
+            if self.execution.status < COMMITTED:
                 self.ticket = ticket = ticket if self.ticket is None else self.ticket
                 self.execution.status = _ENQUEUED
                 is_open = True
@@ -122,7 +123,7 @@ class Record:
     @property
     def is_committed(self) -> bool:
         """Whether the works will run without more ado."""
-        return self.execution.status >= _COMMITTED
+        return self.execution.status >= COMMITTED
 
     @property
     def is_finished(self) -> bool:
@@ -153,7 +154,7 @@ class Record:
 
     def abandon(self) -> None:
         """Nobody is left to commit it: its results cannot be read, and its ticket must not hold up the queue."""
-        if self.execution.status < _COMMITTED:
+        if self.execution.status < COMMITTED:
             mark_unwritten(self.unfinished_works(), self.name)
         if self.ticket is not None and self.ticket.is_open:
             self.executor.abandon(self.ticket)
@@ -278,7 +279,7 @@ class Recorder(KnownAttributes, Single, ABC):
                 a command buffer that was dropped was to write.
         """
         recording = self.recording
-        if recording.encoder is not None or recording.execution.status >= _COMMITTED:
+        if recording.encoder is not None or recording.execution.status >= COMMITTED:
             self._refuse_encode(f"encode of {label!r}")
         if not callable(work):
             raise MPSTypeError(self.name, f"work {label!r}", "must be callable", type(work).__name__)
@@ -340,7 +341,7 @@ class Recorder(KnownAttributes, Single, ABC):
 
     def _wait(self, latch: Latch, method: str) -> None:
         recording = self.recording
-        if recording.execution.status < _COMMITTED:
+        if recording.execution.status < COMMITTED:
             status = f"status {recording.execution.status.name}"
             remedy = "Call commit first, or the wait would never return"
             raise MTLCommandBufferError(self.name, method, "needs a committed buffer", status, remedy)
@@ -349,7 +350,7 @@ class Recorder(KnownAttributes, Single, ABC):
     # --- what is refused ---------------------------------------------------------------------------------------------
 
     def _check_commit(self, method: str, recording: Record) -> None:
-        if recording.encoder is not None or recording.execution.status >= _COMMITTED:
+        if recording.encoder is not None or recording.execution.status >= COMMITTED:
             self._refuse_encode(method)
         if recording.executor.is_closed:
             remedy = "Wait for the last buffer before that"
@@ -361,7 +362,7 @@ class Recorder(KnownAttributes, Single, ABC):
     def _check_handler(self, method: str, block: object) -> None:
         if not callable(block):
             raise MPSTypeError(self.name, f"block of {method}", "must be callable", type(block).__name__)
-        if self.recording.execution.status >= _COMMITTED:
+        if self.recording.execution.status >= COMMITTED:
             self._refuse_after_commit(method)
 
     def _refuse_encode(self, action: str) -> None:

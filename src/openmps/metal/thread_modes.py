@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch import is_grad_enabled, is_inference_mode_enabled
 
 from openmps.metal.pending import thread
 
@@ -22,17 +23,26 @@ _is_autocast: Callable[[], bool] = getattr(
 
 
 class ThreadModes:
-    """The modes of the calling thread. As a block: recorded work runs in it as in a worker thread, which has none."""
+    """The modes of the calling thread. Between `leave` and `give_back` it runs work as a worker does, which has none.
 
-    __slots__ = ("_had_gradients", "_others", "_was_in_queue")
+    Nothing is initialized: each launch makes one.
+    """
 
-    def __init__(self) -> None:
-        self._was_in_queue, self._had_gradients = getattr(thread, "in_queue", False), torch.is_grad_enabled()
-        self._others: ExitStack | None = None
+    are_back = True
+    """Whether there is nothing to be given back."""
+    _was_in_queue = _had_gradients = False
+    _others: ExitStack | None = None
 
-    def __enter__(self) -> None:
-        thread.in_queue = True
-        if torch.is_inference_mode_enabled() or _is_autocast():
+    def note(self) -> None:
+        """Have `give_back` bring back what is so now."""
+        self._was_in_queue, self._had_gradients = getattr(thread, "in_queue", False), is_grad_enabled()
+        self.are_back = False
+
+    def leave(self) -> None:
+        """Have none of them."""
+        self._was_in_queue, self._had_gradients = getattr(thread, "in_queue", False), is_grad_enabled()  # as `note`
+        self.are_back, thread.in_queue = False, True
+        if is_inference_mode_enabled() or _is_autocast():
             self._others = ExitStack()
             # This one comes first: it turns gradients on.
             self._others.enter_context(torch.inference_mode(mode=False))
@@ -41,15 +51,16 @@ class ThreadModes:
         if self._had_gradients or self._others is not None:
             _set_gradients(False)
 
-    def give_back(self, *_: object) -> None:
-        """Have them again, as often as it is called: an exception may arise at the very edge of a block."""
+    def give_back(self) -> None:
+        """Have them again, as often as it is called: an interrupt may come at any place of the first call."""
+        if self.are_back:
+            return
         if self._others is not None:
             self._others.close()
         thread.in_queue = self._was_in_queue
-        if torch.is_grad_enabled() is not self._had_gradients:
+        if is_grad_enabled() is not self._had_gradients:
             _set_gradients(self._had_gradients)
-
-    __exit__ = give_back
+        self.are_back = True
 
 
 def are_overridden() -> bool:
