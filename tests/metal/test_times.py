@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from openmps.errors import MPSTypeError, MTLCommandBufferError
-from openmps.metal import stream_timer
+from openmps.metal import stream, stream_timer
 from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.metal.stream_timer import StreamOrder
@@ -69,6 +69,12 @@ def test_only_truth_values_say_so(queue: MTLCommandQueue) -> None:
     assert queue.measures_times
 
 
+def test_events_are_asked_without_functions_of_python() -> None:
+    """`torch.cuda` puts one around each method."""
+    assert stream.Event is vars(torch._C)["_CudaEventBase"]
+    assert issubclass(torch.cuda.Event, stream.Event)
+
+
 class Event:
     """An event that notes what is done with it."""
 
@@ -94,9 +100,9 @@ class Stream:
 def order(monkeypatch: pytest.MonkeyPatch) -> StreamOrder:
     """The order of a device that is none."""
     monkeypatch.setattr(Event, "made", [], raising=False)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    stream = Stream()
-    monkeypatch.setattr(stream_timer, "current_stream", lambda device: stream)
+    monkeypatch.setattr(stream_timer, "Event", Event)
+    current = Stream()
+    monkeypatch.setattr(stream_timer, "current_stream", lambda device: current)
     monkeypatch.setattr(stream_timer, "is_capturing", lambda: False)
     return StreamOrder(torch.device("cpu"))
 
@@ -113,7 +119,7 @@ def test_a_record_without_times_takes_one_event_and_gives_it_back(
         assert timer.is_over()
         assert [(each.enable_timing, each.blocking) for each in Event.made] == events
         assert [each.records for each in Event.made] == [turn] * len(events)
-        assert order._tail is not None
-        assert order._tail[1] is Event.made[-1]
+        assert order.tail is not None
+        assert order.tail[1] is Event.made[-1]
         del timer
         gc.collect()

@@ -14,6 +14,8 @@ _handle_of: Callable[[int], int] | None = getattr(_engine, "_cuda_getCurrentRawS
 current_index: Callable[[], int] = getattr(_engine, "_cuda_getDevice", torch.cuda.current_device)
 """The CUDA device that is current in this thread, once anything was done on one."""
 _streams: dict[tuple[int, int], torch.cuda.Stream] = {}
+Event: type[torch.cuda.Event] = getattr(_engine, "_CudaEventBase", torch.cuda.Event)
+"""The engine's own class. That of `torch.cuda` puts a function of Python around each method, and commits ask thrice."""
 DEFAULT = 0
 """The handle of a device's default stream."""
 

@@ -8,7 +8,7 @@ from collections import deque
 import torch
 
 from openmps.metal.execution import Clock, Timer
-from openmps.metal.stream import DEFAULT, current_stream, is_capturing
+from openmps.metal.stream import DEFAULT, Event, current_stream, is_capturing
 
 
 class StreamOrder(Clock):
@@ -16,7 +16,8 @@ class StreamOrder(Clock):
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._tail: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
+        self.tail: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
+        """Where the record was launched last, and what marks its end there."""
         self.spare: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque(maxlen=16)
         """Events of records that nobody holds any more, which may mark others."""
         self.spare_ends: deque[torch.cuda.Event] = deque(maxlen=16)
@@ -28,25 +29,18 @@ class StreamOrder(Clock):
         """A timer for the next record, or what tells its end alone."""
         return _StreamTimer(self) if self.measures else _StreamEnd(self)
 
-    def take_end(self) -> torch.cuda.Event:
-        """An event for the end of a record, without a time."""
-        try:
-            return self.spare_ends.pop()
-        except IndexError:
-            return torch.cuda.Event(blocking=True)
-
     def take_events(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         """Two events for the begin and the end of a record: making them costs more than recording them."""
         try:
             return self.spare.pop()
         except IndexError:
-            return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True, blocking=True)
+            return Event(enable_timing=True), Event(enable_timing=True, blocking=True)
 
     def moment_of(self, event: torch.cuda.Event) -> float:
         """When the device passed an event, in seconds of `time.perf_counter`."""
         if self._idle is None:
             self._idle = torch.cuda.Stream(self.device)
-        now = torch.cuda.Event(enable_timing=True)
+        now = Event(enable_timing=True)
         now.record(self._idle)
         now.synchronize()
         return time.perf_counter() - event.elapsed_time(now) / 1000.0
@@ -56,42 +50,41 @@ class StreamOrder(Clock):
         stream = current_stream(self.device)
         if stream.cuda_stream != DEFAULT:
             stream.wait_stream(torch.cuda.default_stream(self.device))
+        tail = self.tail
         # Mostly the very object.
-        if self._tail is not None and self._tail[0] is not stream and self._tail[0] != stream:
-            stream.wait_event(self._tail[1])
+        if tail is not None and tail[0] is not stream and tail[0] != stream:
+            stream.wait_event(tail[1])
         return stream
-
-    def leave(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
-        """Say that ``event`` on ``stream`` marks the end of the record launched last."""
-        self._tail = stream, event
 
 
 class _StreamEnd:
     """The end of work that a CUDA stream runs after its call returned; when that was is not measured."""
 
-    __slots__ = ("_end", "_has_passed", "_is_recorded", "_noticed", "_order", "_stream")
+    _stream: torch.cuda.Stream | None = None
+    _end: torch.cuda.Event | None = None
+    _is_recorded = False
+    _has_passed = False
+    """Whether the device is known to have passed it."""
 
     def __init__(self, order: StreamOrder) -> None:
         self._order = order
-        self._stream: torch.cuda.Stream | None = None
-        self._end: torch.cuda.Event | None = None
-        self._is_recorded = False
-        self._has_passed = False
-        """Whether the device is known to have passed it."""
-        self._noticed = 0.0
 
     def __del__(self) -> None:
         if self._end is not None:
             self._order.spare_ends.append(self._end)
 
     def begin(self) -> None:
-        self._end = self._order.take_end()
+        try:
+            self._end = self._order.spare_ends.pop()
+        except IndexError:
+            self._end = Event(blocking=True)
         self._stream = self._order.enter()
 
     def end(self) -> None:
-        if self._stream is not None and self._end is not None:
-            self._end.record(self._stream)
-            self._order.leave(self._stream, self._end)
+        stream, end = self._stream, self._end
+        if stream is not None and end is not None:
+            end.record(stream)
+            self._order.tail = stream, end
             self._is_recorded = True
 
     def is_over(self) -> bool:
@@ -104,21 +97,17 @@ class _StreamEnd:
     def wait(self) -> None:
         if self._end is not None and not self._has_passed:
             self._end.synchronize()
-        self._noticed = time.perf_counter()
 
     def times(self) -> tuple[float, float]:
-        return self._noticed, self._noticed
+        return 0.0, 0.0
 
 
 class _StreamTimer(_StreamEnd):
     """Times of such work, by two events of the device."""
 
-    __slots__ = ("_first", "_times")
-
-    def __init__(self, order: StreamOrder) -> None:
-        super().__init__(order)
-        self._first: torch.cuda.Event | None = None
-        self._times: tuple[float, float] | None = None
+    _first: torch.cuda.Event | None = None
+    _times: tuple[float, float] | None = None
+    _noticed = 0.0
 
     def __del__(self) -> None:
         # Not before: whoever holds the record may ask for its times.
@@ -129,6 +118,10 @@ class _StreamTimer(_StreamEnd):
         self._first, self._end = self._order.take_events()
         self._stream = self._order.enter()
         self._first.record(self._stream)
+
+    def wait(self) -> None:
+        super().wait()
+        self._noticed = time.perf_counter()
 
     def times(self) -> tuple[float, float]:
         if self._times is None:

@@ -51,13 +51,10 @@ class _Graph:
     """A CUDA graph and what comes out of it."""
 
     def __init__(self, graph: torch.cuda.CUDAGraph, values: Sequence[Tensor | None], tables: Tables) -> None:
-        self._graph = graph
         self._tables = tables
         self.values = values
-
-    def replay(self) -> None:
-        """See `Recording`."""
-        self._graph.replay()
+        self.replay: Callable[[], None] = super(torch.cuda.CUDAGraph, graph).replay
+        """See `Recording`: that of the engine, without the function of Python that `torch.cuda` puts around it."""
 
 
 class CudaRecorder:
@@ -69,9 +66,8 @@ class CudaRecorder:
         self._pool: Any = None
         self._graphs: WeakSet[_Graph] = WeakSet()
 
-    def is_taken(self) -> bool:
-        """See `Recorder`."""
-        return is_capturing()
+    is_taken = staticmethod(is_capturing)
+    """See `Recorder`."""
 
     def record(self, run: Run) -> Recording:
         """See `Recorder`."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.metal.stream import current_stream
+from openmps.metal.stream import Event, current_stream
 from openmps.ops.triton import runs_on
 from openmps.runtime.host import TENSOR_TYPES
 
@@ -69,7 +69,7 @@ class Stages:
         """What captured work reads."""
         host = torch.zeros((STAGES, size), dtype=torch.uint8, pin_memory=is_cuda)
         self._stages = [Stage(memory, slots) for memory in host]
-        self._read = [torch.cuda.Event(blocking=True) for _ in range(2)] if is_cuda else []
+        self._read = [Event(blocking=True) for _ in range(2)] if is_cuda else []
         """Behind the last read of the first half of the stages, and of the second one."""
         self._turn = 0
         self._is_filled = False
