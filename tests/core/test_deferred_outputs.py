@@ -48,7 +48,7 @@ def test_what_is_lent_is_copied_when_it_is_asked_for(place: torch.device) -> Non
 
 @pytest.mark.parametrize(
     "ask",
-    [lambda block: block.present, lambda block: block.host_layout or block.present, lambda block: block.to_copy()],
+    [lambda block: block.present, lambda block: block.outline() or block.present, lambda block: block.to_copy()],
 )
 def test_every_way_to_ask_gives_a_copy(ask: object, place: torch.device) -> None:
     deferred, block, value = DeferredOutputs(place), _block(place), _value(place, 1.0)

@@ -10,13 +10,20 @@ import pytest
 import torch
 
 from openmps.core.image import storage
+from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Block, Extent
+from openmps.core.image.pixels import Pixels
+from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage, Target
+from openmps.core.state.state import Saved
 from openmps.errors import MPSMemoryError
+from openmps.kernels.loss import MPSCNNLossLabels
+from openmps.kernels.loss.labels import loss_writer
 from openmps.metal.device import MTLDevice
 from openmps.ops.elements import DTYPES, decode, encode
+from openmps.runtime.binding import Numbers
 from openmps.runtime.devices import mtl_device
+from openmps.runtime.host import as_elements, layout_of
 from openmps.types import (
     MPSImageFeatureChannelFormat,
     MTLCommandBufferErrorCode,
@@ -155,6 +162,49 @@ def test_results_reach_those_who_hold_the_memory_already() -> None:
     held = block.tensor()
     block.adopt(torch.ones(1, 1, 2, 2))
     assert (held.sum(), block.tensor().data_ptr()) == (4, held.data_ptr())
+
+
+def _parts(*blocks: Block) -> Stack:
+    parts = tuple([Storage.of(block) for block in blocks])
+    return Stack(parts, Shape(Extent(2, 2, 1, 3 * len(blocks)), Format.FLOAT32))
+
+
+def _held() -> Block:
+    """A block with an array as it came."""
+    batch = MPSImageBatch.from_numpy(mtl_device("cpu"), np.ones((3, 2, 2, 1), np.float32))
+    return batch.whole().parts[0].block
+
+
+def _block() -> Block:
+    return Block(torch.device("cpu"), Format.FLOAT32, Extent(2, 2, 1, 3))
+
+
+def test_how_memory_is_seen_is_told_at_once() -> None:
+    """As by two questions."""
+    block = _block()
+    whole = [_parts(block), _parts(block, _block()), MPSImageBatch.from_numpy(mtl_device("cpu"), np.ones((3, 2, 2, 1)))]
+    views: list[Any] = [*whole[:2], whole[2].whole(), Pixels(whole[0], Target.all_of(whole[0].extent))]
+    views += [loss_writer(MPSCNNLossLabels.batch(mtl_device("cpu"), np.ones((3, 2), np.float32))), Saved(), Numbers(
+        mtl_device("cpu").new_buffer(length=16)
+    )]  # fmt: skip
+    for view in views:
+        for _ in range(2):  # the second time a key is known
+            memories, key = view.seen()
+            assert [*map(id, memories)] == [*map(id, view.memories())]
+            assert key == (None if view.is_memory else view.view_key())
+
+
+def test_what_is_there_is_told_without_a_tensor() -> None:
+    """Of an array as it came, and where nothing is there; of all else only `present` tells."""
+    held, empty, stored, deferred = _held(), _block(), _block(), _block()
+    assert held.outline() == layout_of(as_elements(np.ones((3, 2, 2, 1), np.float32)))
+    assert empty.outline() == (None, empty.shape_key())
+    stored.tensor()
+    deferred.defer(lambda: torch.ones(3, 1, 2, 2))
+    held.tensor()
+    assert [each.outline() for each in (stored, deferred, held, Saved())] == [None] * 4
+    deferred.resolve()
+    assert deferred.outline() is None
 
 
 def test_adopted_memory_is_channels_last() -> None:

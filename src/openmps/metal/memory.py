@@ -20,15 +20,19 @@ class Memory(ABC):
     """Whether what is encoded again and again uses it in place; else each encode has memory of its own."""
     is_partly_written: ClassVar[bool] = False
     """Whether a result may be written to a part of it, so that its contents before count."""
+    is_deferrable: ClassVar[bool] = False
+    """Whether it is a `DeferrableMemory`."""
 
     @property
     @abstractmethod
     def present(self) -> object:
         """What is there now: a tensor mostly; None where nothing is."""
 
-    @property
-    def host_layout(self) -> tuple[object, ...] | None:
-        """How an array of the host's lies, which the memory holds as it came; so no tensor need be made to tell."""
+    def outline(self) -> tuple[object, ...] | None:
+        """How an array lies that is there as it came from the host; or None and `shape_key`, where nothing is there.
+
+        Of all else None, so that no tensor need be made to tell.
+        """
         return None
 
     def versions(self) -> tuple[Version, ...]:
@@ -52,6 +56,8 @@ class DeferrableMemory(Memory):
     """Memory whose contents may be copied from somewhere when they are first asked for."""
 
     __slots__ = ()
+
+    is_deferrable = True
 
     @abstractmethod
     def defer(self, copy: Callable[[], Tensor]) -> None:

@@ -7,7 +7,7 @@ format (MPSImage.h, ``MPSImageFeatureChannelFormat``, macOS 10.13).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -284,3 +284,11 @@ class RowSums(Op, kind=Kind.UPDATE, has_effect=True):
         """Add up all rows, in float32 or better."""
         total, *rows = operands
         torch.sum(rows[0] if len(rows) == 1 else torch.cat(rows), 0, out=total)
+
+
+def gather(parts: Sequence[Tensor]) -> Tensor:
+    """Images that lie apart, copied into one ``[n, C, H, W]`` channels-last tensor."""
+    first = parts[0]
+    shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
+    gathered = torch.empty(shape, dtype=first.dtype, device=first.device, memory_format=torch.channels_last)
+    return torch.cat(list(parts), out=gathered)

@@ -84,6 +84,11 @@ class Binding(ABC):
         """How it sees it: all that it is besides its class and its memory."""
         return None
 
+    def seen(self) -> tuple[Sequence[Memory], Hashable]:
+        """`memories` and, of a view of some, `view_key`; nothing else where it is itself the memory."""
+        memories = self.memories()
+        return memories, self.view_key() if memories and not self.is_memory else None
+
     def peek(self) -> object:
         """As `value`, or as it lies on the host as long as the device has not needed it."""
         return self.value()

@@ -22,7 +22,7 @@ from openmps.locks import new_lock, new_reentrant_lock
 from openmps.metal.memory import DeferrableMemory
 from openmps.metal.pending import Region
 from openmps.metal.stream import brought
-from openmps.ops.elements import DTYPES, decode
+from openmps.ops.elements import DTYPES, decode, gather
 from openmps.ops.geometry import meet
 from openmps.runtime.host import Host, Layout, as_elements
 from openmps.types import ELEMENT_BYTES
@@ -148,10 +148,12 @@ class Block(DeferrableMemory):
             return self.tensor()
         return stored if stored is not None else None if host is None else as_elements(host)
 
-    @property
-    def host_layout(self) -> Layout | None:
-        """Of an array, which is nobody else's, how its elements lie as a tensor."""
-        return self._layout if self._tensor is None and type(self._host) is np.ndarray else None
+    def outline(self) -> tuple[object, ...] | None:
+        """See `Memory`."""
+        deferred, host, stored = self._deferred, self._host, self._tensor  # in this order, as of `present`
+        if stored is not None or deferred is not None:
+            return None
+        return (None, self.shape_key()) if host is None else self._layout if type(host) is np.ndarray else None
 
     def shape_key(self) -> Hashable:
         """Shape and format."""
@@ -364,12 +366,13 @@ class Stack(View[Shape]):
     together by hand, are gathered when they are read.
     """
 
-    __slots__ = ("_view_key", "parts", "shape")
+    __slots__ = ("_view_key", "members", "parts", "shape")
 
     def __init__(self, parts: tuple[Storage, ...], shape: Shape, view_key: Hashable = None) -> None:
         self.parts = parts
         self.shape = shape
         self._view_key = view_key
+        self.members: Any = None  # the image objects, where a batch has made them
 
     extent = Shown[Extent]("shape.extent", "Pixels, channels and number of the images.")
     channel_format = Shown[Format]("shape.channel_format", "How the numbers are stored.")
@@ -390,6 +393,12 @@ class Stack(View[Shape]):
         if key is None:
             key = self._view_key = self.shape, tuple([part.view_key() for part in self.parts])
         return key
+
+    def seen(self) -> tuple[tuple[Block, ...], Hashable]:
+        """See `Binding`."""
+        parts, key = self.parts, self._view_key
+        is_known = len(parts) == 1 and key is not None
+        return ((parts[0].block,), key) if is_known else (self.memories(), self.view_key())
 
     @property
     def is_whole(self) -> bool:
@@ -485,11 +494,3 @@ class Stack(View[Shape]):
             if mine is not theirs and not (mine.is_shared and theirs.is_shared):
                 return False
         return any(mine.overlaps(theirs) for mine in self.parts for theirs in other.parts)
-
-
-def gather(parts: Sequence[Tensor]) -> Tensor:
-    """Images that lie apart, copied into one ``[n, C, H, W]`` channels-last tensor."""
-    first = parts[0]
-    shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
-    gathered = torch.empty(shape, dtype=first.dtype, device=first.device, memory_format=torch.channels_last)
-    return torch.cat(list(parts), out=gathered)

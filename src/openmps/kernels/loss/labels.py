@@ -17,15 +17,16 @@ from openmps.core.arrays import numbers
 from openmps.core.image.batch import BatchTemplate, MPSImageBatch, keeping
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Block, Extent, Storage, gather
+from openmps.core.image.storage import Block, Extent, Storage
 from openmps.core.image.views import merge
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.core.state.batch import MPSStateBatch
-from openmps.core.state.state import BatchableState, MPSState
+from openmps.core.state.state import BatchableState, MPSState, Saved
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss.data_descriptor import MPSCNNLossDataDescriptor, checked_size
 from openmps.metal.device import MTLDevice
 from openmps.metal.pending import Region
+from openmps.ops.elements import gather
 from openmps.runtime.binding import Binding, MemoryBinding
 from openmps.selectors import takes
 from openmps.types import MPSImageFeatureChannelFormat, MTLSize
@@ -234,7 +235,7 @@ def _shape(image: MPSImage) -> tuple[int, int, int]:
     return image.width, image.height, image.feature_channels
 
 
-_new_tuple = tuple.__new__
+_new_tuple, _new_object = tuple.__new__, object.__new__
 
 
 class LabelBlocks(BatchableState):
@@ -284,6 +285,7 @@ class LabelBlocks(BatchableState):
             store(self, "_given", given)
         return given
 
+    known = Shown["GivenLabels | None"]("_given", "The same, if it was found yet.")
     members = Shown[dict[int, MPSCNNLossLabels]]("_made", "Those that somebody has asked for.")
 
     def temporary_members(self) -> list[MPSState]:
@@ -298,21 +300,24 @@ class LabelBlocks(BatchableState):
 class _LabelTemplate:
     """Makes labels without weights, with one loss an image, of float32 arrays of one shape, which was checked once."""
 
-    __slots__ = ("_device", "_given", "_images", "_losses", "_sizes")
+    __slots__ = ("_common", "_images", "_losses", "_sizes", "_states")
 
     def __init__(self, device: MTLDevice, images: BatchTemplate, losses: BatchTemplate) -> None:
-        self._device, self._images, self._losses = device, images, losses
+        self._images, self._losses = images, losses
         extent = images.shape.extent
         self._sizes = extent.images, extent.height, extent.width, extent.channels
-        self._given = _given(extent, losses.shape.extent, has_weights=False)
+        specimen = LabelBlocks(device, images.batch(), None, losses.batch(), MPSCNNLossLabels._member)  # pyright: ignore[reportPrivateUsage]
+        given = _given(extent, losses.shape.extent, has_weights=False)
+        self._common = {**vars(specimen), "_given": given}
+        self._states = vars(LabelsBatch.of_images(specimen, extent.images))
 
     def holding(self, labels: NDArray[Any]) -> LabelsBatch:
-        """New labels with a copy of the numbers."""
+        """New labels with a copy of the numbers: what their constructors write is written at once."""
         images, losses = self._images.holding(labels.reshape(self._sizes).copy()), self._losses.batch()
-        blocks = LabelBlocks(self._device, images, None, losses, MPSCNNLossLabels._member)  # pyright: ignore[reportPrivateUsage]
-        store(blocks, "_given", self._given)
-        made: Any = LabelsBatch.of_images(blocks, self._sizes[0])
-        return made
+        blocks, batch = _new_object(LabelBlocks), _new_object(LabelsBatch)
+        vars(blocks).update(self._common, saved=Saved(), _slots=[], labels=images, losses=losses, _made={})
+        vars(batch).update(self._states, _states=self._states["_states"].copy(), shared=blocks)
+        return batch
 
 
 @lru_cache(maxsize=256)
@@ -380,7 +385,8 @@ def given_labels(states: MPSStateBatch) -> GivenLabels:
     """What a plan depends on of these labels."""
     blocks = states.shared
     if type(blocks) is LabelBlocks:  # as `blocks_of` tells; the others below likewise, which each step asks
-        return blocks.given
+        given = blocks.known
+        return blocks.given if given is None else given
     first: dict[LabelShape, int] = {}
     weighted = 0
     for index, state in enumerate(states):
@@ -419,11 +425,15 @@ class _Images(_ImagesFields, MemoryBinding):
         parts = self.parts
         return (parts[0].block,) if len(parts) == 1 else tuple([part.block for part in parts])
 
+    def seen(self) -> tuple[tuple[Block, ...], Hashable]:
+        """See `Binding`."""
+        if len(self.parts) != 1:
+            return self.memories(), self.view_key()
+        part = self.parts[0]
+        return (part.block,), ((part.first, part.count, part.channel, part.channels),)
+
     def view_key(self) -> Hashable:
         """Which parts of it they are."""
-        if len(self.parts) == 1:
-            part = self.parts[0]
-            return ((part.first, part.count, part.channel, part.channels),)
         return tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
 
     def rebind(self, memories: Sequence[Block]) -> Self:

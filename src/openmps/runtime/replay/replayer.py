@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter
+from typing import Any
 from weakref import ref
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Release, Work, keep_place
 from openmps.metal.explanation import Passage, WorkOutcome
-from openmps.metal.memory import DeferrableMemory, Memory
+from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, Writer
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.deferred_outputs import DeferredOutputs
@@ -41,14 +42,16 @@ _FIRST = "not replayed: the first of its kind; it is captured when an equal one 
 class _Capture:
     """A partition that was captured."""
 
-    def __init__(self, static_function: StaticFunction, recording: Recording) -> None:
+    def __init__(self, static_function: StaticFunction, recording: Recording, partition: Partition) -> None:
         self.upload = static_function.upload
         self.output_bindings = static_function.output_bindings
         self.may_defer = [output_binding.may_defer for output_binding in static_function.output_bindings]
         self.outs = static_function.outs
         self.is_guarded = static_function.is_guarded
-        self.fused = static_function.fused
         self.recording = recording
+        works, fused = partition.works, static_function.fused
+        self.passages = tuple([Passage(works, how, "", fused) for how in (WorkOutcome.CAPTURED, WorkOutcome.REPLAYED)])
+        """What is told of the first replay, and of each later one."""
 
 
 class _Entry:
@@ -79,7 +82,7 @@ class Replayer:
     def __init__(self, device: torch.device, recorder: Recorder, min_steps: int = MIN_STEPS) -> None:
         self.max_capture_count = MAX_CAPTURE_COUNT
         self.allow_fusion = True
-        self._device = device
+        self._device, self._device_type = device, device.type
         self._recorder = recorder
         self._min_steps = min_steps
         self._entries: dict[Key, _Entry] = {}
@@ -107,7 +110,9 @@ class Replayer:
         if self._dead:
             self._forget_the_dead()
         first = works[0][1]
-        is_long = isinstance(first, Dispatch) and not first.guards and first.function.launches >= self._min_steps
+        function = first.function if isinstance(first, Dispatch) and not first.guards else None
+        is_long = function is not None and function.launches >= self._min_steps
+        may_be_in_place = function is None or self._device_type in function.forms  # else not all are
         del first  # what only the works hold is to go with them
         if not self.max_capture_count:
             self._trim()
@@ -116,7 +121,7 @@ class Replayer:
             count, reason = len(works), "not replayed: the program itself captures what is launched"
         elif not is_long and (steps := _steps_below(self._min_steps, works)) is not None:
             count, reason = len(works), _too_few(steps)
-        elif self._min_steps and (steps := _steps_in_place(works, self._device.type)):
+        elif self._min_steps and may_be_in_place and (steps := _steps_in_place(works, self._device_type)):
             count, reason = (
                 len(works),
                 f"not replayed: its {steps} step(s) write their results where these go, and a replay copies them",
@@ -129,51 +134,52 @@ class Replayer:
                 count, reason = signature.works, _too_few(signature.steps)
             else:
                 entry = self._entry(works, signature)
-                partition = entry.partition
-                outcome, reason = self._play(works, entry, signature)
-                if outcome is not None:
-                    fused = frozenset[int]() if entry.capture is None else entry.capture.fused
-                    passages.append(Passage(partition.works, outcome, reason, fused))
+                passage, reason = self._play(works, entry, signature)
+                if passage is not None:
+                    passages.append(passage)
                     return 0
-                count = max(1, partition.works)
+                count = max(1, entry.partition.works)
                 if entry.too_many_copies or (entry.looks == 1 and signature.works - count > _MOST_LOOKED_AT_AGAIN):
                     count = signature.works
         passages.append(Passage(count, WorkOutcome.RUN, reason))
         return count
 
-    def _play(
-        self, works: deque[tuple[str, Work]], entry: _Entry, signature: Signature
-    ) -> tuple[WorkOutcome | None, str]:
-        """Replay a partition, and say whether it was captured before; or None, and why it was not."""
-        outcome, partition = WorkOutcome.REPLAYED, entry.partition
-        if entry.too_many_copies:
-            return None, f"not replayed: {entry.too_many_copies}"
-        if not partition.works:
-            return None, f"not replayed: {_reason(partition.refusal)}"
-        if partition.steps < self._min_steps:
-            return None, _too_few(partition.steps)
-        if entry.refusal:
-            return None, f"not replayed: {entry.refusal}"
-        if entry.capture is None:
-            entry.sightings += 1
-            if entry.sightings < entry.needed:
-                return None, _FIRST
-            outcome = WorkOutcome.CAPTURED
-            if signature.derived and _brings_new_memory(signature):
-                return None, _FIRST
-            try:
-                fuses = entry.allow_fusion
-                static_function = StaticFunction(signature, partition, self._device, allow_fusion=fuses)
-                entry.capture = _Capture(static_function, self._recorder.record(static_function.run))
-            except Exception as fault:
-                entry.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
-                return None, f"not replayed: {entry.refusal}"
-            self._trim()
+    def _play(self, works: deque[tuple[str, Work]], entry: _Entry, signature: Signature) -> tuple[Passage | None, str]:
+        """Replay a partition, and tell what became of it; or None, and why it was not replayed."""
+        capture, is_again = entry.capture, True
+        if capture is None:
+            capture, is_again = self._capture(entry, signature), False
+            if isinstance(capture, str):
+                return None, capture
         elif signature.derived and _brings_new_memory(signature):
             return None, _FIRST
-        if not _replay(entry.capture, partition, signature, works, self._deferred):
+        if not _replay(capture, entry.partition, signature, works, self._deferred):
             return None, "not replayed: a result may not be finite, and it is looked for where"
-        return outcome, ""
+        return capture.passages[is_again], ""
+
+    def _capture(self, entry: _Entry, signature: Signature) -> _Capture | str:
+        """Capture a partition, or say why not."""
+        partition = entry.partition
+        if entry.too_many_copies:
+            return f"not replayed: {entry.too_many_copies}"
+        if not partition.works:
+            return f"not replayed: {_reason(partition.refusal)}"
+        if partition.steps < self._min_steps:
+            return _too_few(partition.steps)
+        if entry.refusal:
+            return f"not replayed: {entry.refusal}"
+        entry.sightings += 1
+        if entry.sightings < entry.needed or (signature.derived and _brings_new_memory(signature)):
+            return _FIRST
+        try:
+            static_function = StaticFunction(signature, partition, self._device, allow_fusion=entry.allow_fusion)
+            recording = self._recorder.record(static_function.run)
+        except Exception as fault:
+            entry.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
+            return f"not replayed: {entry.refusal}"
+        made = entry.capture = _Capture(static_function, recording, partition)
+        self._trim()
+        return made
 
     # --- what is remembered -------------------------------------------------------------------------------------------
 
@@ -195,7 +201,8 @@ class Replayer:
                 entry.too_many_copies = _in_place_already(signature, entry.partition, self._device)
             entry.allow_fusion = self.allow_fusion
             self._forget_least_used()
-        self._newest = self.allow_fusion, signature.key, entry
+        if newest is None or newest[2] is not entry:
+            self._newest = self.allow_fusion, signature.key, entry
         entry.looks += 1
         entry.last_use = next(self._uses)
         return entry
@@ -311,18 +318,21 @@ def _replay(
     deferred: DeferredOutputs,
 ) -> bool:
     """Play a capture in the place of the works, which are taken off; False, and nothing has changed, if it fails."""
-    if deferred.pending:
-        deferred.resolve()
-    capture.upload.send(values_of(partition, signature), signature.numbers[: partition.numbers])
+    stream = deferred.resolve() if deferred.pending else None
+    upload, memories = capture.upload, signature.memories
+    upload.send(values_of(partition, signature), signature.numbers[: partition.numbers])
     capture.recording.replay()
-    capture.upload.stages.leave()
+    upload.stages.leave()
     values = capture.recording.values
     if capture.is_guarded:
         *values, sound = values
         if sound is not None and not bool(sound):
             return False
-    outs = [[ref(signature.memories[number]) for number in numbers] for numbers in capture.outs]
-    signature.let_go()
+    outs: list[list[ref[Memory]]] = []
+    for numbers in capture.outs:
+        outs.append([*map(ref, map(memories.__getitem__, numbers))])
+    memories.clear()
+    signature.dispatches.clear()
     # The works must be gone for what they alone hold to be gone; this one says meanwhile what is yet to be written.
     works.insert(partition.works, ("replay", _HandOut(outs)))
     for _ in range(partition.works):
@@ -330,7 +340,7 @@ def _replay(
         if isinstance(work, Release):
             work()
         del work
-    _hand_out(capture, outs, values, deferred)
+    _hand_out(capture, outs, values, deferred, stream)
     works.popleft()
     return True
 
@@ -357,7 +367,11 @@ class _HandOut(Writer):
 
 
 def _hand_out(
-    capture: _Capture, outs: Sequence[Sequence[ref[Memory]]], values: Sequence[Tensor | None], deferred: DeferredOutputs
+    capture: _Capture,
+    outs: Sequence[Sequence[ref[Memory]]],
+    values: Sequence[Tensor | None],
+    deferred: DeferredOutputs,
+    stream: torch.cuda.Stream | None,
 ) -> None:
     """Bring what comes out to its places, as far as anybody still holds these."""
     for output_binding, may_defer, places, value in zip(
@@ -366,9 +380,10 @@ def _hand_out(
         held = [place() for place in places]
         if held.count(None) == len(held):
             continue
-        first = held[0]
-        if may_defer and value is not None and isinstance(first, DeferrableMemory) and first.present is None:
-            deferred.add(first, value)
+        first: Any = held[0]
+        # Told without asking an abstract class, which is slow.
+        if may_defer and value is not None and first is not None and first.is_deferrable and first.present is None:
+            deferred.add(first, value, stream)
             continue
         memories = [
             each.empty_like() if memory is None else memory

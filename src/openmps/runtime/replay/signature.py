@@ -13,7 +13,7 @@ new       everything else, outputs too: told by how memory is seen, and by which
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from openmps.ops.op import Function, Role
 from openmps.runtime.binding import Binding, Nowhere, Number, Several
 from openmps.runtime.derived import Derived
 from openmps.runtime.dispatch import Dispatch
-from openmps.runtime.host import Layout, layout_of
+from openmps.runtime.host import layout_of
 from openmps.runtime.identity import Identity, new_serial, serial_of, storage_of, storages_of
 
 Key = tuple[Hashable, ...]
@@ -130,22 +130,18 @@ class Signature:
         self.numbers: list[float] = []
         """What is uploaded, in order."""
 
-    def let_go(self) -> None:
-        """Hold no work and no memory any more."""
-        self.dispatches.clear()
-        self.memories.clear()
-
 
 class Signatures:
     """Looks at records of one queue. What it remembers makes the next look short; it holds no memory."""
 
     def __init__(self) -> None:
-        self._inputs: dict[tuple[int, Function], _Inputs] = {}
+        self.known: dict[tuple[int, Function], _Inputs] = {}
+        """How the inputs of the dispatch at a place of its run were bound at the last look."""
         self._tokens: dict[Key, int] = {}
 
     def look(self, works: Collection[tuple[str, Work]]) -> Signature:
         """The run that a record begins with; of no works if the first one cannot be captured."""
-        reading = _Reading(self)
+        reading = _Reading(self)  # calls in here are those that each step makes: there should be few
         for count, (label, work) in enumerate(works):
             try:
                 refusal = reading.take(work)
@@ -160,17 +156,14 @@ class Signatures:
                 break
         return reading.finish()
 
-    def inputs(self, place: int, work: Dispatch) -> _Inputs:
-        """How the inputs of the dispatch at this place of its run are bound."""
-        known = self._inputs.get((place, work.function))
-        if known is not None and known.are_again(work):
-            return known
+    def look_at(self, place: int, work: Dispatch) -> _Inputs:
+        """How the inputs of the dispatch at this place of its run are bound, where that is not known."""
         found = self._look_at(work)
         # What has no memory yet will have some when the work has run.
         if not any(work.inputs[index].remembers_identity for index in found.new):
-            if len(self._inputs) >= _MOST_KNOWN:
-                self._inputs.clear()
-            self._inputs[place, work.function] = found
+            if len(self.known) >= _MOST_KNOWN:
+                self.known.clear()
+            self.known[place, work.function] = found
         return found
 
     def _look_at(self, work: Dispatch) -> _Inputs:
@@ -221,7 +214,7 @@ class _Reading(Signature):
     """One look at a record, work by work, and what it has found so far."""
 
     def __init__(self, signatures: Signatures) -> None:
-        super().__init__()
+        self.dispatches, self.memories, self.numbers = [], [], []  # as those of a signature
         self._signatures = signatures
         self._parts: list[Hashable] = []
         self._numbers: dict[int, int] = {}
@@ -253,44 +246,47 @@ class _Reading(Signature):
     def _take_dispatch(self, work: Dispatch) -> None:
         parts = self._parts
         inputs: tuple[Any, ...] = work.inputs
-        found = self._signatures.inputs(len(self.dispatches), work)
+        place = len(self.dispatches)
+        found = self._signatures.known.get((place, work.function))
+        if found is None or not found.are_again(work):
+            found = self._signatures.look_at(place, work)
         self._storages.append(found.storages)
         parts.append(found.token)
-        if found.moving:
-            numbers: list[float] = [inputs[index].number for index in found.moving]
-            self.numbers += numbers
-            parts += map(type, numbers)
+        for index in found.moving:
+            number = inputs[index].number
+            self.numbers.append(number)
+            parts.append(type(number))
         if found.derived:
             self.derived += tuple([inputs[index] for index in found.derived])
         for index in found.fixed:
             fixed = inputs[index].value()
             parts.append((type(fixed), fixed))
-        ends: list[Binding] = [inputs[index] for index in found.new]
+        ends: list[Binding] = []
+        for index in found.new:
+            ends.append(inputs[index])
         for output_binding in work.output_bindings:
             if type(output_binding) is Several:
                 parts.append(len(output_binding.each))
                 ends += output_binding.each
             else:
                 ends.append(output_binding)
-        self._take_ends(ends)
-
-    def _take_ends(self, ends: Sequence[Binding]) -> None:
-        """Note how memory is seen that is not known to stay, and which it is among that of the run."""
-        parts, numbers, memories = self._parts, self._numbers, self.memories
+        # How memory is seen that is not known to stay, and which it is among that of the run.
+        numbers, memories = self._numbers, self.memories
         for end in ends:
             kind = type(end)
             if kind is Nowhere:
                 parts.append(kind)
                 continue
-            found = end.memories()
-            if found:
-                parts += (kind,) if end.is_memory else (kind, end.view_key())
+            seen, key = end.seen()
+            if seen:
+                parts += (kind,) if end.is_memory else (kind, key)
             else:
                 identity = end.identity()
                 parts.append(kind if identity is None else identity.serial)
-            for memory in found:
-                number = numbers.setdefault(id(memory), len(memories))
-                if number == len(memories):
+            for memory in seen:
+                place = len(memories)
+                number = numbers.setdefault(id(memory), place)
+                if number == place:
                     memories.append(memory)
                 parts.append(number)
 
@@ -299,11 +295,13 @@ class _Reading(Signature):
         states = self._parts
         storages: dict[int, int] = {}
         for number, memory in enumerate(self.memories):
-            present = memory.host_layout or memory.present
+            told = memory.outline()
+            if told is not None:
+                states.append(told if told[0] is None else (told, number))
+                continue
+            present = memory.present
             if present is None:
                 states.append((None, memory.shape_key()))
-            elif isinstance(present, Layout):
-                states.append((present, number))
             elif memory.is_persistent:
                 states.append(serial_of((id(memory), id(present))))
             elif isinstance(present, Tensor):
