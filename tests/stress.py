@@ -23,7 +23,7 @@ import torch
 from encoding import FLOAT32, Bench, keep_results, numbers
 from exercises import drawn
 from helpers import assert_close
-from openmps.core.image.batch import MPSImageBatchIncrementReadCount
+from openmps.core.image.batch_functions import MPSImageBatchIncrementReadCount
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage

@@ -13,8 +13,8 @@ from openmps.core.ndarray import (
     MPSTemporaryNDArray as MPSTemporaryNDArray,
 )
 from openmps.core.ndarray_descriptor import MPSNDArrayDescriptor as MPSNDArrayDescriptor
-from openmps.core.image.batch import (
-    MPSImageBatch as MPSImageBatch,
+from openmps.core.image.batch import MPSImageBatch as MPSImageBatch
+from openmps.core.image.batch_functions import (
     MPSImageBatchIncrementReadCount as MPSImageBatchIncrementReadCount,
     MPSImageBatchIterate as MPSImageBatchIterate,
     MPSImageBatchResourceSize as MPSImageBatchResourceSize,

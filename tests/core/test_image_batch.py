@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from in_one_test import in_one_test
-from openmps.core.image.batch import (
-    MPSImageBatch,
+from openmps.core.image.batch import MPSImageBatch, as_batch, fewest_reads
+from openmps.core.image.batch_functions import (
     MPSImageBatchIncrementReadCount,
     MPSImageBatchIterate,
     MPSImageBatchResourceSize,
     MPSImageBatchSynchronize,
-    as_batch,
 )
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
@@ -83,19 +82,36 @@ def test_elements_are_always_the_same_objects() -> None:
     assert batch[np.int64(2)] is listed[2]
 
 
-def test_threads_see_the_same_objects() -> None:
-    batch, gate, seen = MPSImageBatch.allocate(CPU, descriptor(), 200), threading.Barrier(4), []
+@pytest.mark.parametrize("make", [
+    lambda: MPSImageBatch.allocate(CPU, descriptor(), 200),
+    lambda: MPSImageBatch.from_numpy(CPU, np.zeros((200, 2, 2, 1), np.float32)),
+])  # fmt: skip
+def test_threads_see_the_same_objects(make: Callable[[], MPSImageBatch]) -> None:
+    for _ in range(20):
+        batch, gate, seen = make(), threading.Barrier(4), list[list[int]]()
 
-    def look() -> None:
-        gate.wait()
-        seen.append([id(image) for image in batch])
+        def look(batch: MPSImageBatch = batch, gate: threading.Barrier = gate, seen: list[list[int]] = seen) -> None:
+            gate.wait()
+            seen.append([id(image) for image in (*batch[:1], *batch)])
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == [[id(image) for image in batch]] * 4
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen == [[id(image) for image in (*batch[:1], *batch)]] * 4
+
+
+def test_images_of_arrays_are_made_when_they_are_asked_for() -> None:
+    """What reads a batch as a whole makes none of the objects, and the batch of another device is refused as before."""
+    batch = MPSImageBatch.from_numpy(CPU, np.zeros((3, 2, 2, 1), np.float32))
+    stack, buffer = batch.whole(), CPU.new_command_queue().command_buffer()
+    batch.check_usable("Kernel", "source_images", buffer)
+    batch.count_read()
+    batch.add_reads(2)
+    assert (fewest_reads(batch), stack.members) == (None, None)
+    assert batch[1] is batch[1:][0] is stack.members.image(1)
+    assert batch[1].storage.block is stack.parts[0].block
 
 
 @pytest.mark.parametrize("span", [slice(1, 3), slice(None), slice(2, None), slice(-2, None), slice(0, 99), slice(3, 4)])

@@ -15,7 +15,7 @@ import torch
 from encoding import Bench, finish
 from helpers import assert_close
 from networks import Format, Weights, convolution, labels, losses, one_hot, softmax_loss
-from openmps.core.image.batch import MPSImageBatchIncrementReadCount
+from openmps.core.image.batch_functions import MPSImageBatchIncrementReadCount
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSTrainingWarning
 from openmps.graph.graph import MPSNNGraph

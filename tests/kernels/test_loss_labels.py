@@ -137,6 +137,23 @@ def test_labels_losses_and_weights_lie_in_blocks() -> None:
         assert [image.storage.first for image in images] == [0, 1, 2]
 
 
+def test_labels_of_plain_arrays_are_what_constructors_make() -> None:
+    plain: Any = MPSCNNLossLabels.batch(CPU, np.ones((IMAGES, 3), np.float32))
+    made: Any = MPSCNNLossLabels.batch(CPU, torch.ones(IMAGES, 3))
+    assert type(plain) is type(made)
+    assert vars(plain).keys() == vars(made).keys()
+    assert len(plain) == len(made) == IMAGES
+    mine, theirs = plain.shared, made.shared
+    assert vars(mine).keys() - {"_given"} == vars(theirs).keys() - {"_given"}
+    assert (mine.device, mine.weights, mine.given, mine.is_temporary) == (CPU, None, theirs.given, False)
+    own = {id(each) for each in (mine.saved, mine.labels, mine.losses, mine.members, mine._slots, plain._states)}
+    other = MPSCNNLossLabels.batch(CPU, np.ones((IMAGES, 3), np.float32))
+    again: Any = other.shared
+    states: Any = other
+    both = own | {id(x) for x in (again.saved, again.labels, again.losses, again.members, again._slots, states._states)}
+    assert (len(own), len(both)) == (6, 12)
+
+
 def test_the_numbers_are_copied() -> None:
     for dtype in (np.float32, np.float64, np.uint8):
         rows = np.ones((2, 3), dtype)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import torch
@@ -23,18 +23,18 @@ from openmps.core.lifetime import TemporaryCounts, check_device, check_is_device
 from openmps.core.numbers import position
 from openmps.core.operand import Operand
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.locks import new_lock
 from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import require_written, unwritten, wait_until_written
 from openmps.ops.elements import DTYPES
 from openmps.runtime.host import layout_of_array
-from openmps.selectors import accepts
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat
 
 MOST_IMAGES = 1 << 20
 """Images of the largest batch: each may become an object of its own."""
 
-_NO_STOP = -(2**63)
+_making = new_lock()  # for an assignment only, as those of storage.py
 _new_object = object.__new__
 
 
@@ -47,11 +47,11 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
     taken out of one block and put together again in order are one block.
     """
 
-    __slots__ = ("__weakref__", "_images", "_members", "_span", "_stack")
+    __slots__ = ("__weakref__", "_images", "_made", "_span", "_stack")
 
     is_batch = True
     _images: tuple[MPSImage, ...]
-    _members: Members | None
+    _made: Members | BatchTemplate | None  # the images of one block, or how they are made when they are asked for
     _span: range
     _stack: Stack | None
 
@@ -64,7 +64,7 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
             if not isinstance(image, MPSImage):
                 raise MPSTypeError("MPSImageBatch", f"images[{index}]", "must be an MPSImage", type(image).__name__)
         store(self, "_images", listed)
-        store(self, "_members", None)
+        store(self, "_made", None)
         store(self, "_span", range(len(listed)))
         store(self, "_stack", None)
 
@@ -74,7 +74,7 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
         device = check_is_device("MPSImageBatch", "device", device)
         descriptor = check_is_descriptor("MPSImageBatch", "image_descriptor", image_descriptor).copy()
         storage = new_storage("MPSImageBatch", device, descriptor, _count(descriptor, count))
-        return cls._of(Members(storage.block, descriptor, device))
+        return cls._of(Members(Storage.of(storage.block), descriptor, device))
 
     @classmethod
     def allocate_temporary(
@@ -94,9 +94,9 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
 
         See `MPSImage.from_numpy`.
         """
-        # A training step makes some: what says all of a plain array is looked up at once.
         is_known = channel_format is None or type(channel_format) is MPSImageFeatureChannelFormat
         if is_known and type(array) is np.ndarray and isinstance(device, MTLDevice):
+            # A training step makes some: what says all of a plain array is looked up at once.
             template = keeping(device, array.shape, array.dtype, channel_format)
             if template is not None:
                 return template.holding(array.copy())
@@ -124,10 +124,22 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
     def _of(cls, members: Members, span: range | None = None) -> MPSImageBatch:
         batch = cls.__new__(cls)
         store(batch, "_images", ())
-        store(batch, "_members", members)
+        store(batch, "_made", members)
         store(batch, "_span", range(members.storage.count) if span is None else span)
         store(batch, "_stack", None)
         return batch
+
+    @property
+    def _members(self) -> Members | None:
+        made = self._made
+        if not isinstance(made, BatchTemplate):
+            return made
+        stack = self.whole()
+        if stack.members is None:
+            mine = Members(stack.parts[0], made.descriptor, made.device)
+            with _making:  # two threads that ask at once get the same object
+                stack.members = mine if stack.members is None else stack.members
+        return stack.members
 
     # --- a sequence -------------------------------------------------------------------------------------------------
 
@@ -256,10 +268,11 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
         """Raise unless an encode on ``command_buffer`` may use every image, and all of them together."""
-        members = self._members
-        if members is not None:
+        made = self._made
+        if made is not None:
             # Ordinary images of the device can be used; others say what is wrong.
-            if members.is_counted or members.device is not command_buffer.device:
+            if made.is_counted or made.device is not command_buffer.device:
+                members: Any = self._members
                 members.check_usable(who, argument, command_buffer, self._span)
             return
         for index, image in enumerate(self._images):
@@ -272,16 +285,20 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
 
     def count_read(self, amount: int = 1) -> None:
         """Take reads from every different image once."""
-        if self._members is not None:
-            self._members.count_read(amount, self._span)
+        made: Any = self._made
+        if made is not None:
+            if made.is_counted:
+                made.count_read(amount, self._span)
             return
         for image in self.unique():
             image.count_read(amount)
 
     def add_reads(self, amount: int) -> None:
         """Change the read count of every different temporary image that is not at 0 yet."""
-        if self._members is not None:
-            self._members.add_reads(amount, self._span)
+        made: Any = self._made
+        if made is not None:
+            if made.is_counted:
+                made.add_reads(amount, self._span)
             return
         for image in self.unique():
             image.add_reads(amount)
@@ -317,12 +334,14 @@ defined_above.batch_of = MPSImageBatch
 class BatchTemplate:
     """Makes batches of one shape on one device, which was checked once; see `allocate` and `allocate_temporary`."""
 
-    __slots__ = ("descriptor", "device", "layout", "shape", "span", "torch_device", "view_key")
+    is_counted: ClassVar[bool] = False  # as of `Members`
+    __slots__ = ("descriptor", "device", "layout", "shape", "span", "torch_device", "view_key", "whole")
 
     def __init__(self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int) -> None:
         self.device, self.torch_device, self.descriptor = device, device.torch_device, descriptor.copy()
         block = new_storage("MPSImageBatch", device, self.descriptor, _count(self.descriptor, count)).block
         self.shape = Shape(block.extent, block.channel_format)
+        self.whole = 0, block.extent.images, 0, block.extent.channels
         self.span = range(count)
         self.view_key = Stack((Storage.of(block),), self.shape).view_key()
         """How all of a block is seen."""
@@ -332,7 +351,7 @@ class BatchTemplate:
     def batch(self) -> MPSImageBatch:
         """A new batch."""
         extent, channel_format = self.shape
-        return self.batch_of(Block(self.torch_device, channel_format, extent))
+        return self._all_of(Storage(Block(self.torch_device, channel_format, extent), *self.whole), self)
 
     def image(self) -> MPSImage:
         """A new image object that holds all of them."""
@@ -346,18 +365,19 @@ class BatchTemplate:
     def holding(self, elements: NDArray[Any]) -> MPSImageBatch:
         """A new batch of elements that are nobody else's, ``[images, height, width, channels]``."""
         extent, channel_format = self.shape
-        return self.batch_of(Block(self.torch_device, channel_format, extent, elements, self.layout))
+        block = Block(self.torch_device, channel_format, extent, elements, self.layout)
+        return self._all_of(Storage(block, *self.whole), self)
 
     def batch_of(self, block: Block) -> MPSImageBatch:
         """The batch of a block of this shape."""
-        return self._all_of(Members(block, self.descriptor, self.device))
+        return self._all_of(Storage(block, *self.whole), self)
 
-    def _all_of(self, members: Members) -> MPSImageBatch:
+    def _all_of(self, storage: Storage, made: Members | BatchTemplate) -> MPSImageBatch:
         batch = _new_object(MPSImageBatch)
         store(batch, "_images", ())
-        store(batch, "_members", members)
+        store(batch, "_made", made)
         store(batch, "_span", self.span)
-        store(batch, "_stack", Stack((members.storage,), self.shape, self.view_key))
+        store(batch, "_stack", Stack((storage,), self.shape, self.view_key))
         return batch
 
 
@@ -372,7 +392,8 @@ class TemporaryTemplate(BatchTemplate):
     def on(self, command_buffer: CommandBuffer) -> MPSImageBatch:
         """A new batch; the command buffer is open and of the device."""
         block = Block(self.torch_device, self.shape.channel_format, self.shape.extent)
-        return self._all_of(TemporaryMembers(block, self.descriptor, command_buffer))
+        members = TemporaryMembers(block, self.descriptor, command_buffer)
+        return self._all_of(members.storage, members)
 
     def image_on(self, command_buffer: CommandBuffer) -> MPSImage:
         """A new image object that holds all of them; likewise."""
@@ -399,9 +420,9 @@ def keeping(
 
 def fewest_reads(images: MPSImage | MPSImageBatch) -> int | None:
     """The smallest read count among the temporary images; None if there are none."""
-    if isinstance(images, MPSImageBatch) and images._members is not None:  # pyright: ignore[reportPrivateUsage]
-        members = images._members  # pyright: ignore[reportPrivateUsage]
-        return members.fewest(images._span) if members.is_counted else None  # pyright: ignore[reportPrivateUsage]
+    if isinstance(images, MPSImageBatch) and images._made is not None:  # pyright: ignore[reportPrivateUsage]
+        made: Any = images._made  # pyright: ignore[reportPrivateUsage]
+        return made.fewest(images._span) if made.is_counted else None  # pyright: ignore[reportPrivateUsage]
     listed = [images] if isinstance(images, MPSImage) else images
     return min((image.read_count for image in listed if isinstance(image, MPSTemporaryImage)), default=None)
 
@@ -432,51 +453,3 @@ def as_batch(who: str, argument: str, images: object) -> MPSImageBatch:
         if not isinstance(image, MPSImage):
             raise MPSTypeError(who, f"{argument}[{index}]", "must be an MPSImage", type(image).__name__)
     return MPSImageBatch(images)
-
-
-def MPSImageBatchIncrementReadCount(batch: Sequence[MPSImage], amount: int) -> int:
-    """Add ``amount``, which may be negative, to each different image's read count (MPSImage.h, macOS 10.13.4).
-
-    Ordinary images and images whose count is 0 already are left alone. Returns the number of different images.
-    """
-    who = "MPSImageBatchIncrementReadCount"
-    whole = as_batch(who, "batch", batch)
-    if isinstance(amount, bool) or not isinstance(amount, int):
-        raise MPSTypeError(who, "amount", "must be an integer", repr(amount))
-    whole.add_reads(amount)
-    return whole.count_unique()
-
-
-def MPSImageBatchSynchronize(batch: Sequence[MPSImage], command_buffer: CommandBuffer) -> None:
-    """Synchronize each different image once (MPSImage.h, macOS 10.13.4); see `MPSImage.synchronize`."""
-    as_batch("MPSImageBatchSynchronize", "batch", batch).synchronize(command_buffer)
-
-
-def MPSImageBatchResourceSize(batch: Sequence[MPSImage]) -> int:
-    """Bytes of memory behind the different images (MPSImage.h, macOS 10.13.4)."""
-    return as_batch("MPSImageBatchResourceSize", "batch", batch).resource_size()
-
-
-def MPSImageBatchIterate(batch: Sequence[MPSImage], block: Callable[[MPSImage, int], int | None]) -> int:
-    """Call ``block(image, first_index)`` once for each different image (MPSImage.h, macOS 10.14).
-
-    A result of the block greater than the smallest 64-bit integer stops; None goes on. Returns the last result.
-    """
-    if not callable(block):
-        rule = "must be a function of an image and its index"
-        raise MPSTypeError("MPSImageBatchIterate", "block", rule, type(block).__name__)
-    accepts("MPSImageBatchIterate", "block", block, "image index")
-    result = _NO_STOP
-    seen: set[int] = set()
-    for index, image in enumerate(as_batch("MPSImageBatchIterate", "batch", batch)):
-        if id(image) in seen:
-            continue
-        seen.add(id(image))
-        answer = block(image, index)
-        if answer is not None and not isinstance(answer, int):
-            rule = "must return an integer or None"
-            raise MPSTypeError("MPSImageBatchIterate", "block", rule, type(answer).__name__)
-        result = _NO_STOP if answer is None else answer
-        if result > _NO_STOP:
-            break
-    return result

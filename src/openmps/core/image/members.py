@@ -26,9 +26,8 @@ class Members:
     is_counted: ClassVar[bool] = False
     """Whether its images have read counts, and a life of their own."""
 
-    def __init__(self, block: Block, descriptor: MPSImageDescriptor, device: MTLDevice) -> None:
-        extent = block.extent
-        self.storage = Storage(block, 0, extent.images, 0, extent.channels)
+    def __init__(self, storage: Storage, descriptor: MPSImageDescriptor, device: MTLDevice) -> None:
+        self.storage = storage
         self._descriptor = descriptor
         self.device = device
         self._made: dict[int, MPSImage] | None = None
@@ -72,7 +71,9 @@ class TemporaryMembers(Members):
     is_counted = True
 
     def __init__(self, block: Block, descriptor: MPSImageDescriptor, command_buffer: CommandBuffer) -> None:
-        super().__init__(block, descriptor, command_buffer.device)
+        extent = block.extent
+        whole = Storage(block, 0, extent.images, 0, extent.channels)
+        super().__init__(whole, descriptor, command_buffer.device)
         self._command_buffer = command_buffer
         self._counts = TemporaryCounts(command_buffer, block, self.storage.count)
 
