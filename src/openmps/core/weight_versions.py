@@ -212,13 +212,13 @@ class Held:
     def take(self, buffer: MTLBuffer) -> None:
         """A reload from a buffer was encoded. Kernels that take the same buffer one after the other agree."""
         lineage, self._fingerprint = self.lineage, None
+        latest = lineage.latest
         # A gradient kernel may have read the data source for this very reload.
-        is_behind, self._is_new = self.version < lineage.latest or self._is_new, False
+        is_behind, self._is_new = self._is_new or self.version < latest, False
         if is_behind and lineage.origin is not None and lineage.origin() is buffer:
-            self.version = lineage.latest
+            self.version = latest
         else:  # as `Lineage.begin` does, which each layer of a step would pay for
-            self.version = lineage.latest + 1
-            lineage.latest += 1
+            lineage.latest = self.version = latest + 1
             lineage.newest, lineage.origin = weakref.ref(self), weakref.ref(buffer)
 
     def copied(self, source: object) -> Held:

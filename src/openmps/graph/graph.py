@@ -9,6 +9,7 @@ from openmps.checks import Checked, MaybeNone, Shown, finite, flag
 from openmps.convention import NotingConventions, current
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage, MPSImageAllocator
+from openmps.core.image.storage import Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.encode import ImageKernel
@@ -393,10 +394,9 @@ class MPSNNGraph(PlannedGraph):
         given = dict(zip(self._interface.input_states, states, strict=True))
         shapes = tuple([images.whole().shape for images in sources])
         program = self._program(shapes, {}, given, allow_fusion=fused)
-        working, tracer = StagesStates(program), Tracer()
+        working, tracer = StagesStates(program, given), Tracer()
         if not fused:
             tracer.note_apart(self._program(shapes, {}, given).function.fused)
-        working.give(program, given)
         self._stale_weights.warn()
         with without_steps(self._kernels.values()):
             bound = bindings(program, sources, working)
@@ -429,7 +429,9 @@ class MPSNNGraph(PlannedGraph):
             count_reads(interface, sources, states)
             return {}, []
         given = dict(zip(interface.input_states, states, strict=True))
-        shapes = tuple([images.whole().shape for images in sources])
+        shapes: tuple[Shape, ...] = ()
+        for images in sources:
+            shapes += (images.whole().shape,)
         program = self._program(shapes, {}, given)
         allocators = interface.observed if receivers[0] is None else interface.allocators
         if interface.result_is_needed:
@@ -460,8 +462,7 @@ class MPSNNGraph(PlannedGraph):
         if step is None and treatment != PLAIN:
             keeps = treatment.adds or not treatment.updates
             raise self._undeclared("keeps_gradients" if keeps else "gradient_norm_limit")
-        working = StagesStates(program)
-        working.give(program, given)
+        working = StagesStates(program, given)
         made: list[MPSStateBatch] = []
         update: UpdatePass | None = None
         if step is not None:

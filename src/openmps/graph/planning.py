@@ -182,7 +182,10 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         fusing = allow_fusion and self.allow_fusion
         is_asked = self.allow_second_moments
         by_moments = fusing and (self.format is _FLOAT16 if is_asked is None else is_asked)
-        given = tuple([kernel.given(states[node]) for node, kernel in self._state_readers if node in states])
+        given: tuple[Any, ...] = ()
+        for node, kernel in self._state_readers:
+            if node in states:
+                given += (kernel.given(states[node]),)
         key = (shapes, given, self.format, fusing, by_moments, tuple(formats.items()))
         if self._changes != self._property_version.number:
             self._look_at_kernels()

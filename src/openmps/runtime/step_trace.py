@@ -131,8 +131,10 @@ class Traced:
         self._numbers = [number for _, number in trace.versions.values()]
         self._collections = [each for each, _ in trace.collections]
         self._contents = [copy for _, copy in trace.collections]
-        self._declared = trace.declared
-        self._methods = [getattr(owner, method, None) for owner, method in trace.declared]
+        self._owners = [owner for owner, _ in trace.declared]
+        self._names = [method for _, method in trace.declared]
+        self._nothing = [None] * len(self._names)
+        self._methods = [*map(getattr, self._owners, self._names, self._nothing)]
         self.frame = frame
         """Of dispatches of the step; None where the updates have to be asked for in each step."""
 
@@ -140,4 +142,4 @@ class Traced:
         """Whether the same work would be recorded now."""
         if [each.number for each in self._versions] != self._numbers or self._collections != self._contents:
             return False
-        return [getattr(owner, method, None) for owner, method in self._declared] == self._methods
+        return [*map(getattr, self._owners, self._names, self._nothing)] == self._methods

@@ -42,6 +42,7 @@ from openmps.metal.version import Version
 from openmps.ops.op import Role
 from openmps.runtime.binding import Binding, new_number
 
+_NUMBER, _BUFFER = Role.NUMBER, Role.BUFFER  # attributes of an enumeration cost a call, and each encode compares
 _SUGGESTED = MPSState.destination_image_descriptor
 
 
@@ -262,9 +263,9 @@ class ImageKernel(PlannedKernel):
 
     def bound(self, role: Role, name: str, plan: Plan, states: MPSStateBatch | None) -> Binding:
         """What a number, a buffer or a constant of a plan's function is bound to; for those who schedule kernels."""
-        if role is Role.NUMBER:
+        if role is _NUMBER:
             return new_number((self._number(name, states),))
-        if role is Role.BUFFER:
+        if role is _BUFFER:
             return self._memory(name, states)
         return plan.constants[int(name)].on(self._device.torch_device)
 

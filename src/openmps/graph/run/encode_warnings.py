@@ -116,15 +116,13 @@ class Watch:
         self._layers = layers
         self._encodes = 0
         self._before: list[tuple[Layer, list[Tensor], list[int]]] = []
-
-    @property
-    def has_judged(self) -> bool:
+        self.has_judged = False
         """Whether there is nothing more to look at."""
-        return self._encodes >= _ENCODES_BEFORE_JUDGEMENT
 
     def before_encode(self) -> None:
         """At the first encode: name layers that nothing will update, and keep the weights of the others."""
         self._encodes += 1
+        self.has_judged = self._encodes >= _ENCODES_BEFORE_JUDGEMENT
         if self._encodes > 1:
             return
         _warn(never_asked(self._filters),

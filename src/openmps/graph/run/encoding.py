@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,10 @@ def batch_list(who: str, batches: object) -> list[MPSImageBatch]:
     ):
         rule, remedy = "must be a sequence, one batch a source", "Pass [batch]"
         raise MPSTypeError(who, "source_images", rule, type(batches).__name__, remedy)
-    return [
-        batch if type(batch) is MPSImageBatch else as_batch(who, f"source_images[{index}]", batch)
-        for index, batch in enumerate(batches)
-    ]
+    listed: list[MPSImageBatch] = []
+    for index, batch in enumerate(batches):
+        listed.append(batch if type(batch) is MPSImageBatch else as_batch(who, f"source_images[{index}]", batch))
+    return listed
 
 
 def state_list(who: str, states: object) -> list[MPSStateBatch]:
@@ -74,12 +75,11 @@ def state_batch_list(who: str, states: object) -> list[MPSStateBatch]:
     """``source_states`` of an encode of batches."""
     given: Any = states
     listed: Sequence[Any] = given if type(given) is list else _sequence(who, "one batch of states a state input", given)
-    return [
-        batch
-        if type(batch) is LabelsBatch or isinstance(batch, MPSStateBatch)
-        else as_state_batch(who, f"source_states[{index}]", batch)
-        for index, batch in enumerate(listed)
-    ]
+    found: list[MPSStateBatch] = []
+    for index, batch in enumerate(listed):
+        is_one = type(batch) is LabelsBatch or isinstance(batch, MPSStateBatch)
+        found.append(batch if is_one else as_state_batch(who, f"source_states[{index}]", batch))
+    return found
 
 
 def _sequence(who: str, rule: str, states: object) -> Sequence[Any]:
@@ -148,7 +148,7 @@ def check_sources(
         )
         raise MPSArgumentError(who, "graph", rule, "none", remedy)
     first = sources[0]
-    count = count_of(first)
+    count = first.number_of_images if isinstance(first, MPSImage) else len(first)
     for argument, images in zip(interface.image_arguments, sources, strict=True):
         if count == 0 or (images is not first and count_of(images) != count):
             rule = f"must hold {count or 'at least one'} image(s), like the first source"
@@ -301,20 +301,18 @@ def _allocate(
 class StagesStates:
     """The states that the kernels of one encode work with, by stage."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, given: Mapping[MPSNNStateNode, MPSStateBatch] = MappingProxyType({})) -> None:
+        """``given`` are states of the user's, handed to the kernels that read them."""
         self._program, self._stages = program, program.stages
         self.given: dict[int, MPSStateBatch] = {}
         """Those that a kernel takes from the user: labels."""
+        for node, states in given.items():
+            for place in program.readers(node):
+                self.given[place] = states
         self.saved: dict[int, Saved] = {}
         """Where what a forward kernel saves goes, for states that come out."""
         self.held: dict[int, list[MPSStateBatch]] = {}
         """Those that take what a kernel gives besides: statistics, gradients of parameters."""
-
-    def give(self, program: Program, given: Mapping[MPSNNStateNode, MPSStateBatch]) -> None:
-        """Hand states of the user's to the kernels that read them."""
-        for node, states in given.items():
-            for place in program.readers(node):
-                self.given[place] = states
 
     def hold(self, place: int, states: MPSStateBatch) -> None:
         """Have what one kernel gives besides images go into ``states``."""

@@ -10,6 +10,7 @@ from openmps.core.image.storage import Target
 from openmps.core.kernel.arguments import states_of
 from openmps.core.kernel.checks import Images
 from openmps.core.kernel.lowering_context import LoweringContext
+from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import SourceRecord
@@ -30,9 +31,11 @@ from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels
 from openmps.ops.loss.label_channels import LabelChannels
 from openmps.ops.loss.loss import Loss
-from openmps.ops.op import Value
+from openmps.ops.op import Role, Value
 from openmps.runtime.binding import Binding
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
+
+_BUFFER = Role.BUFFER
 
 
 class LabelledLoss(MPSCNNKernel):
@@ -142,6 +145,20 @@ class LabelledLoss(MPSCNNKernel):
 
     def _output_binding(self, name: str, states: MPSStateBatch | None) -> Binding:
         return loss_writer(states)
+
+    def bound(self, role: Role, name: str, plan: Plan, states: MPSStateBatch | None) -> Binding:
+        """See `ImageKernel.bound`."""
+        if role is _BUFFER:
+            return labels_reader(self._name or self.name, states, name)
+        return super().bound(role, name, plan, states)
+
+    def given(self, states: MPSStateBatch | None) -> GivenLabels | None:
+        """See `ImageKernel.given`."""
+        return None if states is None else given_labels(states)
+
+    def output_bindings(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Binding]:
+        """See `ImageKernel.output_bindings`."""
+        return [loss_writer(states)] if len(names) == 1 else super().output_bindings(names, states)
 
 
 class MPSCNNLoss(LossProperties, LabelledLoss):
