@@ -20,8 +20,6 @@ class Memory(ABC):
     """Whether what is encoded again and again uses it in place; else each encode has memory of its own."""
     is_partly_written: ClassVar[bool] = False
     """Whether a result may be written to a part of it, so that its contents before count."""
-    is_deferrable: ClassVar[bool] = False
-    """Whether it is a `DeferrableMemory`."""
 
     @property
     @abstractmethod
@@ -56,8 +54,6 @@ class DeferrableMemory(Memory):
     """Memory whose contents may be copied from somewhere when they are first asked for."""
 
     __slots__ = ()
-
-    is_deferrable = True
 
     @abstractmethod
     def defer(self, copy: Callable[[], Tensor]) -> None:

@@ -108,7 +108,7 @@ class Binding(ABC):
 
     @property
     def may_defer(self) -> bool:
-        """Whether an output becomes the memory of one block as it is, and may be copied when it is asked for."""
+        """Whether an output becomes one `DeferrableMemory` as it is, and may be copied when that is asked for."""
         return False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
@@ -152,7 +152,7 @@ class LabelledLoss(MPSCNNKernel):
             return labels_reader(self._name or self.name, states, name)
         return super().bound(role, name, plan, states)
 
-    def given(self, states: MPSStateBatch | None) -> GivenLabels | None:
+    def given(self, states: MPSStateBatch | None) -> Hashable:
         """See `ImageKernel.given`."""
         return None if states is None else given_labels(states)
 

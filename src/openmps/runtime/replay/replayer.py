@@ -381,8 +381,7 @@ def _hand_out(
         if held.count(None) == len(held):
             continue
         first: Any = held[0]
-        # Told without asking an abstract class, which is slow.
-        if may_defer and value is not None and first is not None and first.is_deferrable and first.present is None:
+        if may_defer and value is not None and first is not None and first.present is None:
             deferred.add(first, value, stream)
             continue
         memories = [
