@@ -211,11 +211,12 @@ class Held:
 
     def take(self, buffer: MTLBuffer) -> None:
         """A reload from a buffer was encoded. Kernels that take the same buffer one after the other agree."""
-        lineage, self._fingerprint = self.lineage, None
-        latest = lineage.latest
+        lineage = self.lineage
+        latest, origin = lineage.latest, lineage.origin
         # A gradient kernel may have read the data source for this very reload.
-        is_behind, self._is_new = self._is_new or self.version < latest, False
-        if is_behind and lineage.origin is not None and lineage.origin() is buffer:
+        is_behind = self._is_new or self.version < latest
+        self._fingerprint, self._is_new = None, False
+        if is_behind and origin is not None and origin() is buffer:
             self.version = latest
         else:  # as `Lineage.begin` does, which each layer of a step would pay for
             lineage.latest = self.version = latest + 1

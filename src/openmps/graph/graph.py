@@ -424,9 +424,9 @@ class MPSNNGraph(PlannedGraph):
         if receivers[0] is not None or receivers[1] is not None:
             for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
                 check_receiver(who, argument, receiver)
-        check_sources(who, interface, command_buffer, sources, states)
+        counted = check_sources(who, interface, command_buffer, sources, states)
         if not self._kernels:
-            count_reads(interface, sources, states)
+            count_reads(interface, sources, counted)
             return {}, []
         given = dict(zip(interface.input_states, states, strict=True))
         shapes: tuple[Shape, ...] = ()
@@ -442,7 +442,8 @@ class MPSNNGraph(PlannedGraph):
             outputs = make_outputs(self, command_buffer, program, allocators, single=single)
             formats = other_formats(program, outputs)
             program = self._program(shapes, formats, given) if formats else program
-        return outputs, self._record(command_buffer, program, sources, given, outputs)
+        made = self._record(command_buffer, program, sources, given, counted, outputs)
+        return outputs, made
 
     def _record(
         self,
@@ -450,6 +451,7 @@ class MPSNNGraph(PlannedGraph):
         program: Program,
         sources: Sequence[Images],
         given: dict[MPSNNStateNode, MPSStateBatch],
+        counted: Sequence[Sequence[MPSState]],
         outputs: dict[MPSNNImageNode, Images],
     ) -> list[MPSStateBatch]:
         """Record the work with its updates; the states that come out."""
@@ -478,7 +480,7 @@ class MPSNNGraph(PlannedGraph):
             command_buffer.record(who, encoding_of(program, bound, tuple(ends), checked=self.stop_on_non_finite))
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)
-        count_reads(interface, sources, [*given.values()])
+        count_reads(interface, sources, counted)
         if update is not None:
             update.encode(command_buffer, self._sharing)
         return made

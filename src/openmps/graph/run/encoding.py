@@ -130,10 +130,10 @@ def check_sources(
     command_buffer: CommandBuffer,
     sources: Sequence[Images],
     states: Sequence[MPSStateBatch],
-) -> None:
+) -> list[list[MPSState]]:
     """Raise unless there is a usable image for every input, and a state an image for every state input.
 
-    Images that a dropped command buffer was to write are not usable.
+    Images that a dropped command buffer was to write are not usable. The states whose reads count, input by input.
     """
     if len(sources) != len(interface.inputs):
         raise MPSArgumentError(who, "source_images", interface.count_rule(interface.inputs), f"{len(sources)}")
@@ -154,12 +154,14 @@ def check_sources(
             rule = f"must hold {count or 'at least one'} image(s), like the first source"
             raise MPSArgumentError(who, argument, rule, count_of(images))
         images.check_usable(who, argument, command_buffer)
+    counted: list[list[MPSState]] = []
     for argument, batch in zip(interface.state_arguments, states, strict=True):
         if len(batch) != count:
             remedy = "Use encode_batch with one image an image object" if isinstance(first, MPSImage) else ""
             rule = f"must hold {count} state(s), one an image"
             raise MPSArgumentError(who, argument, rule, len(batch), remedy)
-        for state in batch.counted():
+        counted.append(batch.counted())
+        for state in counted[-1]:
             if not isinstance(state, _LABELS):
                 rule = "must hold MPSCNNLossLabels, one an image"
                 raise MPSTypeError(who, argument, rule, type(state).__name__)
@@ -168,6 +170,7 @@ def check_sources(
         read = [images.whole() for images in sources]
         read += [labels_reader(who, batch, name) for batch in states for name in ("labels", "weights")]
         require_written(who, "encode", (region for each in read for region in each.regions()))
+    return counted
 
 
 # --- what a program is bound to ---------------------------------------------------------------------------------------
@@ -386,15 +389,15 @@ def batch_of(
 # --- read counts ------------------------------------------------------------------------------------------------------
 
 
-def count_reads(interface: Interface, sources: Sequence[Images], states: Sequence[MPSStateBatch]) -> None:
+def count_reads(interface: Interface, sources: Sequence[Images], counted: Sequence[Sequence[MPSState]]) -> None:
     """Take from temporary inputs as many reads as filters make, or one if they have fewer: MPSNNGraph.h says both."""
     for node, images in zip(interface.inputs, sources, strict=True):
         fewest = fewest_reads(images)
         if fewest is not None:
             reads = interface.taken(node)
             images.count_read(reads if fewest >= reads else 1)
-    for node, batch in zip(interface.input_states, states, strict=True):
-        for state in batch.counted():
+    for node, states in zip(interface.input_states, counted, strict=True):
+        for state in states:
             if state.lives_on is not None:
                 reads = interface.taken(node)
                 state.count_read(reads if state.read_count >= reads else 1)

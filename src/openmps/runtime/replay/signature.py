@@ -13,9 +13,10 @@ new       everything else, outputs too: told by how memory is seen, and by which
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -24,7 +25,7 @@ from openmps.metal.execution import Release, Work, keep_place
 from openmps.metal.memory import Memory
 from openmps.metal.version import Version
 from openmps.ops.op import Function, Role
-from openmps.runtime.binding import Binding, Nowhere, Number, Several
+from openmps.runtime.binding import Nowhere, Number, Several, flat
 from openmps.runtime.derived import Derived
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.host import layout_of
@@ -59,6 +60,16 @@ def traits_of(function: Function) -> Traits:
 # --- one look ---------------------------------------------------------------------------------------------------------
 
 
+_Taker = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+"""Takes some elements out of a tuple, the same ones of each."""
+
+
+def _taker(places: tuple[int, ...]) -> _Taker:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda elements: tuple([elements[place] for place in places])
+
+
 class _Inputs(NamedTuple):
     """How the inputs of a function were bound at the last look."""
 
@@ -84,6 +95,10 @@ class _Inputs(NamedTuple):
     """The kept memory."""
     token: int
     """A number for all this."""
+    take_new: _Taker
+    """Takes what is `new` out of the inputs of a dispatch."""
+    take_moving: _Taker
+    """Takes what is `moving`."""
 
     def are_again(self, work: Dispatch) -> bool:
         """Whether a dispatch is bound in the same way to the same kept memory."""
@@ -203,6 +218,8 @@ class Signatures:
             derived=tuple(index for index in kept if isinstance(work.inputs[index], Derived)),
             storages=storages_of(identities),
             token=token,
+            take_new=_taker(split["new"]),
+            take_moving=_taker(split["moving"]),
             **split,
         )
 
@@ -217,7 +234,6 @@ class _Reading(Signature):
         self.dispatches, self.memories, self.numbers = [], [], []  # as those of a signature
         self._signatures = signatures
         self._parts: list[Hashable] = []
-        self._numbers: dict[int, int] = {}
         self._storages: list[frozenset[int]] = []
 
     def take(self, work: Work) -> str:
@@ -252,47 +268,40 @@ class _Reading(Signature):
             found = self._signatures.look_at(place, work)
         self._storages.append(found.storages)
         parts.append(found.token)
-        for index in found.moving:
-            number = inputs[index].number
-            self.numbers.append(number)
-            parts.append(type(number))
+        if found.moving:
+            numbers = [*chain.from_iterable(found.take_moving(inputs))]  # a `Number` is a tuple of one
+            self.numbers += numbers
+            parts += map(type, numbers)
         if found.derived:
             self.derived += tuple([inputs[index] for index in found.derived])
         for index in found.fixed:
             fixed = inputs[index].value()
             parts.append((type(fixed), fixed))
-        ends: list[Binding] = []
-        for index in found.new:
-            ends.append(inputs[index])
-        for output_binding in work.output_bindings:
-            if type(output_binding) is Several:
-                parts.append(len(output_binding.each))
-                ends += output_binding.each
-            else:
-                ends.append(output_binding)
-        # How memory is seen that is not known to stay, and which it is among that of the run.
-        numbers, memories = self._numbers, self.memories
-        for end in ends:
+        outs = work.output_bindings
+        if Several in map(type, outs):
+            parts += [len(each.each) for each in outs if isinstance(each, Several)]
+            outs = flat(outs)
+        # How memory is seen that is not known to stay.
+        for end in (*found.take_new(inputs), *outs):
             kind = type(end)
             if kind is Nowhere:
                 parts.append(kind)
                 continue
-            seen, key = end.seen()
-            if seen:
-                parts += (kind,) if end.is_memory else (kind, key)
-            else:
+            memories, key = end.seen()
+            if not memories:
                 identity = end.identity()
-                parts.append(kind if identity is None else identity.serial)
-            for memory in seen:
-                place = len(memories)
-                number = numbers.setdefault(id(memory), place)
-                if number == place:
-                    memories.append(memory)
-                parts.append(number)
+                key = None if identity is None else identity.serial
+            parts += (kind, key, len(memories))
+            self.memories += memories
 
     def finish(self) -> Signature:
         """The run, whose key ends with what there is of the new memory before it, and what is given back."""
-        states = self._parts
+        states, met = self._parts, {*map(id, self.memories)}
+        if len(met) < len(self.memories):  # which it is among that of the run; else each is another one
+            several = {id(memory): memory for memory in self.memories}
+            order = {each: number for number, each in enumerate(several)}
+            states.append(tuple([order[id(memory)] for memory in self.memories]))
+            self.memories = [*several.values()]
         storages: dict[int, int] = {}
         for number, memory in enumerate(self.memories):
             told = memory.outline()
