@@ -321,3 +321,49 @@ def test_the_last_operation_writes_where_its_result_goes(last: Op, place: torch.
     if last != Store(Format.UNORM8):
         (found,) = alone.run([x], x[:, :, :, :])
         assert found is not None
+
+
+def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x / 2, x - 2
+
+
+def _halves_into(room: torch.Tensor, x: torch.Tensor) -> Any:
+    if room.shape != x.shape:
+        return False
+    second = x - 2
+    torch.div(x, 2, out=room)
+    return None, second
+
+
+class Halves(Op, of=_halves, into=_halves_into, results=2):
+    """Two results, of which the first goes where it is wanted."""
+
+
+class HalvesInPlace(Op, of=_halves, into=_halves_into, reads_first=True, results=2):
+    """The same, of whatever memory."""
+
+
+@pytest.mark.parametrize("op", [Halves(), HalvesInPlace()], ids=repr)
+def test_the_first_of_several_results_goes_where_it_is_wanted(op: Op) -> None:
+    """If all outputs are results of the last operation, in any order behind the first."""
+
+    def function(*outputs: int, last: Op = op) -> Function:
+        builder = Builder()
+        made = [*last(Scale(1.0)(builder.input(Role.SOURCE, "0")))]
+        made.append(Scale(3.0)(made[0]) if 2 in outputs else made[0])
+        for index in outputs:
+            builder.output(str(index), made[index])
+        return builder.finish()
+
+    x, room = torch.arange(4.0), torch.full((4,), 7.0)
+    assert [function(*outputs).fills for outputs in ((0,), (0, 1), (1, 0), (1,), (0, 2))] == [1, 1, 0, 0, 0]
+    found = function(0, 1).run([x], room)
+    assert found[0] is None and room.tolist() == [0, 0.5, 1, 1.5] and found[1].tolist() == [-2, -1, 0, 1]
+    found = function(0, 1).run([x], torch.full((3,), 7.0))
+    assert [each.tolist() for each in found] == [[0, 0.5, 1, 1.5], [-2, -1, 0, 1]]
+    builder = Builder()
+    for name, value in zip("ab", op(builder.input(Role.SOURCE, "0")), strict=True):
+        builder.output(name, value)
+    first, second = builder.finish().run([x], x)
+    assert (first is None) is isinstance(op, HalvesInPlace) and second.tolist() == [-2, -1, 0, 1]
+    assert (x if first is None else first).tolist() == [0, 0.5, 1, 1.5]

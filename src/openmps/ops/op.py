@@ -78,7 +78,8 @@ class Op:
     takes_device_numbers: ClassVar[bool] = False
     """Whether a number among its operands may come as a tensor without axes on the device: float64 or int64."""
     _function: ClassVar[Callable[..., Any]]
-    _into: ClassVar[Callable[..., bool]]
+    _into: ClassVar[Callable[..., Any]]
+    _reads_first: ClassVar[bool] = False
     _takes_half: ClassVar[bool] = False
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -86,7 +87,8 @@ class Op:
         cls,
         *,
         of: Callable[..., Any] | None = None,
-        into: Callable[..., bool] | None = None,
+        into: Callable[..., Any] | None = None,
+        reads_first: bool | None = None,
         kind: Kind | None = None,
         results: int | None = None,
         half: bool | None = None,
@@ -96,6 +98,7 @@ class Op:
         super().__init_subclass__()
         function, put = (None if each is None else staticmethod(each) for each in (of, into))
         said = {"_function": function, "_into": put, "kind": kind, "results": results, "_takes_half": half}
+        said["_reads_first"] = reads_first
         for name, value in {**said, "gives_view": gives_view, "has_effect": has_effect}.items():
             if value is not None:
                 setattr(cls, name, value)
@@ -134,9 +137,13 @@ class Op:
         """Compute: ``wanted[i]`` says whether somebody reads result i; of one result a tensor, of several a tuple."""
         return self._function(*operands, **vars(self))
 
-    def put(self, room: Tensor, operands: Sequence[Any]) -> bool:
-        """Have the result in memory on the operands' device that none of them lies in; False where nothing is done."""
-        shares = any(isinstance(each, Tensor) and meet(room, each) for each in operands)
+    def put(self, room: Tensor, operands: Sequence[Any]) -> bool | tuple[Tensor | None, ...]:
+        """Have the result, the first of several, in memory on the operands' device; False where nothing is done.
+
+        None of the operands lies there, but for an operation that ``reads_first``: all of them, before it writes. What
+        has several results gives all of them, None for the first.
+        """
+        shares = not self._reads_first and any(isinstance(each, Tensor) and meet(room, each) for each in operands)
         return operands[0].device == room.device and not shares and self._into(room, *operands, **vars(self))
 
     def __call__(self, *operands: Any) -> Any:
@@ -337,8 +344,11 @@ class Function:
         self.value_count = value_count
         self.equations = _live(equations, set(output_values))
         self.actions = _actions(self.equations, set(output_values))
-        self.fills = any(each.writes == output_values and hasattr(each.op, "_into") for each in self.actions[-1:])
-        """Whether `run` may put the one output into memory that it is given."""
+        self.fills = any(
+            output_values[:1] == each.writes[:1] and {*output_values} <= {*each.writes} and hasattr(each.op, "_into")
+            for each in self.actions[-1:]
+        )
+        """Whether `run` may put the first output into memory that it is given; all of them are the last operation's."""
         self.launches = sum([action.op.launches for action in self.actions])
         """Those of all operations; see `Op.launches`."""
         self.may_share = _sharing(self.equations, self.input_values, output_values)
@@ -398,8 +408,8 @@ class Function:
     def run(self, values: list[Any], room: Tensor | None = None) -> list[Any]:
         """Run every equation. ``values`` are those of the inputs, in order; returns the outputs'.
 
-        ``room`` is where the output goes: the last operation, or one of the `forms`, may write it there, unless that is
-        an operand's memory, too; the output is None then.
+        ``room`` is where the first output goes: the last operation, or one of the `forms`, may write it there, unless
+        that is an operand's memory, too, which `Op.put` tells; the output is None then.
         """
         if self.forms and (form := self.forms.get(values[0].device.type)) is not None:
             made = form(values, room)
@@ -412,9 +422,11 @@ class Function:
         place, last = values.__getitem__, self.actions[-1] if self.fills else None
         for action in self.actions:
             op, reads, writes, wanted, frees = action
-            if room is not None and action is last and op.put(room, [*map(place, reads)]):
+            made = room is not None and action is last and op.put(room, [*map(place, reads)])
+            if made is True:
                 return [None]
-            made = op.run(wanted, *map(place, reads))
+            if made is False:
+                made = op.run(wanted, *map(place, reads))
             if len(writes) == 1:
                 values[writes[0]] = made
             elif made is not None:
