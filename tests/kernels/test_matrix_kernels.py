@@ -210,3 +210,37 @@ def test_a_product_may_overlap_a_factor_in_an_array(give: Any, rng: np.random.Ge
     command_buffer.wait_until_completed()
     np.testing.assert_allclose(result.numpy(), expected, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(result.numpy(), pool[1:])
+
+
+@in_one_test
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("order", [72, 256])
+def test_a_factorization_in_place_of_a_part(order: int, lower: bool, device: torch.device) -> None:
+    """The result may be the source: a part of a larger matrix, of which nothing else is written."""
+    bench, rng = Bench.on(device), np.random.default_rng(order)
+    root = rng.normal(size=(order, order))
+    part = root @ root.T / order + np.eye(order)
+    every = np.full((order + 4, order + 7), float(UNTOUCHED))
+    every[3:-1, 5:-2] = part
+    cholesky = mps.MPSMatrixDecompositionCholesky(bench.device, lower, order)
+    lu = mps.MPSMatrixDecompositionLU(bench.device, order, order)
+    for kernel in (cholesky, lu):
+        kernel.source_matrix_origin = kernel.result_matrix_origin = mps.MTLOrigin(3, 5, 0)
+        both, pivots = matrix(bench, every), matrix(bench, np.zeros((1, order)), Type.UINT32)
+        status = bench.device.new_buffer(4)
+        run(bench, kernel.encode, *([both, both] if kernel is cholesky else [both, both, pivots]), status)
+        found, exact = both.numpy().astype(np.float64), every.astype(np.float32).astype(np.float64)
+        inside = found[3:-1, 5:-2].copy()
+        found[3:-1, 5:-2] = exact[3:-1, 5:-2]
+        np.testing.assert_array_equal(found, exact)
+        if kernel is cholesky:
+            factor = np.tril(inside) if lower else np.triu(inside).T
+            np.testing.assert_allclose(factor @ factor.T, part, rtol=0, atol=1e-5)
+            np.testing.assert_array_equal(
+                *(np.tril(each.T if lower else each, -1) for each in (inside, exact[3:-1, 5:-2]))
+            )
+            continue
+        product = (np.tril(inside, -1) + np.eye(order)) @ np.triu(inside)
+        for row, other in reversed([*enumerate(pivots.numpy()[0].astype(int))]):
+            product[[row, other]] = product[[other, row]]
+        np.testing.assert_allclose(product, part, rtol=0, atol=1e-5)

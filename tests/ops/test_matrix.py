@@ -128,31 +128,83 @@ def test_the_largest_of_many_numbers(count: int, device: torch.device, rng: np.r
 # --- linear systems ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (1, 1), (40, 40)], ids=str)
+@pytest.fixture(params=[1, 16], ids=["few threads", "many threads"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many threads the forms are chosen for."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: request.param)
+    return request.param
+
+
+@in_one_test
+@pytest.mark.parametrize(
+    "shape", [(4, 4), (5, 3), (3, 5), (1, 1), (40, 40), (70, 90), (512, 70), (512, 600), (70, 512)], ids=str
+)
 def test_factors_and_pivots_make_the_matrix(
-    shape: tuple[int, int], device: torch.device, rng: np.random.Generator
+    shape: tuple[int, int], threads: int, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """As PyTorch's own functions put them together."""
+    """As PyTorch's own functions put them together; of 512 rows columns lie with gaps between them."""
     x = tensor(rng.normal(size=(3, *shape)), device=device)
     factors, pivots, status = linear_systems.lu(x)
     lower_and_upper = torch.lu_unpack(factors, (pivots.squeeze(1) + 1).to(torch.int32))
     assert_close(lower_and_upper[0] @ lower_and_upper[1] @ lower_and_upper[2], array(x), 1e-10)
-    assert status.tolist() == [[0]] and status.dtype == torch.int32
+    assert status is not None and status.tolist() == [[0]] and status.dtype == torch.int32
+    # In memory with gaps, and in that of the matrix.
+    larger = torch.full((3, shape[0] + 2, shape[1] + 3), 7.0, dtype=x.dtype, device=device)
+    for room in (larger[:, 1:-1, 2:-1], x):
+        made = linear_systems.lu_into(room, x, has_status=False)
+        assert made is not True and (made is False) == x.is_cuda
+        if made:
+            assert torch.equal(room, factors) and torch.equal(made[1], pivots) and made[0] is made[2] is None
+            larger[:, 1:-1, 2:-1] = 7.0
+    assert bool((larger == 7.0).all())
 
 
+@pytest.mark.parametrize("rows", [511, 512])
+def test_no_row_is_exchanged_with_one_beyond(rows: int, rng: np.random.Generator) -> None:
+    """Where a column has nothing but zeros left, or a NaN."""
+    x = rng.normal(size=(2, rows, rows + 3))
+    x[0, :, 5:7] = x[0, -1] = 0.0
+    x[1, 300:, 7] = np.nan
+    _, pivots, status = linear_systems.lu(tensor(x))
+    assert int(pivots.min()) >= 0 and int(pivots.max()) < rows
+    assert status is not None and status.item() == linear_systems.SINGULAR
+
+
+@in_one_test
+@pytest.mark.parametrize("order", [20, 128, 150, 300])
 @pytest.mark.parametrize("lower", [True, False])
-def test_cholesky_is_pytorchs(lower: bool, device: torch.device, rng: np.random.Generator) -> None:
-    root = rng.normal(size=(2, 20, 20))
-    x = tensor(root @ root.transpose(0, 2, 1) + np.eye(20), device=device)
-    before = torch.full_like(x, 7.0)
+def test_cholesky_is_pytorchs(
+    lower: bool, order: int, threads: int, device: torch.device, rng: np.random.Generator
+) -> None:
+    """Of order 128 columns lie with gaps between them. Nothing else is read or written than a triangle."""
+    root = rng.normal(size=(2, order, order))
+    x = tensor(root @ root.transpose(0, 2, 1) + np.eye(order), device=device)
+    expected, ones = torch.linalg.cholesky(x, upper=not lower), torch.ones_like(x, dtype=torch.bool)
+    kept = ones.tril() if lower else ones.triu()
+    x = torch.where(kept, x, torch.nan)
+    before = torch.where(ones.tril(), -torch.zeros_like(x), torch.full_like(x, torch.nan))
     found, status = linear_systems.cholesky(x, before, lower=lower)
-    expected = torch.linalg.cholesky(x, upper=not lower)
-    kept = torch.ones_like(x).tril().bool() if lower else torch.ones_like(x).triu().bool()
-    assert_close(found, array(torch.where(kept, expected, before)), 1e-10)
+    assert_close(torch.where(kept, found, 0.0), array(torch.where(kept, expected, 0.0)), 1e-10)
+    assert torch.equal(torch.where(kept, 0, found.view(torch.int64)), torch.where(kept, 0, before.view(torch.int64)))
     assert status.tolist() == [[0]]
+    # In memory with gaps, and in that of the matrix; not where the other triangle is another one.
+    larger = torch.full((2, order + 2, order + 3), 7.0, dtype=x.dtype, device=device)
+    for room in (larger[:, 1:-1, 2:-1], x):
+        whole = room.clone()
+        made = linear_systems.cholesky_into(room, x, room, lower=lower)
+        assert made is not True and (made is False) == x.is_cuda
+        if made:
+            assert torch.equal(
+                torch.where(kept, room, whole).nan_to_num(9.0), torch.where(kept, found, whole).nan_to_num(9.0)
+            )
+            assert torch.equal(
+                torch.where(kept, 7.0, room).nan_to_num(9.0), torch.where(kept, 7.0, whole).nan_to_num(9.0)
+            )
+            larger[:, 1:-1, 2:-1] = 7.0
+    assert bool((larger == 7.0).all()) and not linear_systems.cholesky_into(before, x, x, lower=lower)
 
 
-@pytest.mark.parametrize("order", [2, 5, 70])
+@pytest.mark.parametrize("order", [2, 5, 70, 128])
 def test_a_failing_cholesky_gives_what_comes_before(order: int, rng: np.random.Generator) -> None:
     """Whatever a library leaves behind: its blocks are larger than one column."""
     root = rng.normal(size=(2, order, order))

@@ -73,7 +73,7 @@ class MPSMatrixDecompositionLU(_Decomposition):
         source, result, pivots, status = (argument.name for argument in self._arguments)
         members = self._members(at, source, result, pivots)
         place = self._part(at, source, members, self.rows, self.columns)
-        factors, swaps, found = Lu()(at.numbers(source, *place))
+        factors, swaps, found = Lu(at.has(status))(at.numbers(source, *place))
         at.store(result, factors, *self._part(at, result, members, self.rows, self.columns))
         at.store_elements(pivots, swaps, *self._part(at, pivots, members, 1, min(self.rows, self.columns)))
         if at.has(status):

@@ -27,42 +27,88 @@ def _first(statuses: Tensor) -> Tensor:
     return statuses.gather(0, place).to(torch.int32).unsqueeze(0)
 
 
-_STRIP, _FEW_THREADS = 64, 2
-"""Columns that are copied at a time, by one thread, where there are no more threads."""
+_STRIP, _FEW, _FEW_THREADS = 1 << 16, 1 << 12, 8
+"""Bytes that one thread copies at a time, elements of a matrix from which on that pays, and how many threads at most
+take longer for all of them at once."""
+_PAGE, _BETWEEN = 4096, 64
+"""Bytes from one column to the next at whose multiples all elements of a row share one place in the processor's first
+cache, which LAPACK and PyTorch take up to twice as long for; and those that are left free between columns then."""
+_copy_each: Any = torch.ops.aten._foreach_copy_.default
 
 
 def _transposed(x: Tensor) -> Tensor:
-    """``x.mT`` in memory without gaps: LAPACK has columns where rows lie here.
+    """``x.mT`` in memory without gaps: LAPACK has columns where rows lie here."""
+    return _put_transposed(x.new_empty(*x.shape[:-2], x.shape[-1], x.shape[-2]), x)
 
-    Some columns at a time take half the time of all of them on the CPU, whose cache holds no more; but one thread.
-    """
-    result = x.new_empty(*x.shape[:-2], x.shape[-1], x.shape[-2])
-    if x.is_cuda or x.shape[-1] < 8 * _STRIP or torch.get_num_threads() > _FEW_THREADS:
+
+def _put_transposed(result: Tensor, x: Tensor) -> Tensor:
+    """``x.mT`` in memory for it. The CPU's cache does not hold as many rows as a plain copy goes through at a time."""
+    if x.is_cuda or x.shape[-2] * x.shape[-1] < _FEW or torch.get_num_threads() > _FEW_THREADS:
         return result.copy_(x.mT)
-    for mine, theirs in zip(result.flatten(0, -3), x.mT.flatten(0, -3), strict=True):
-        _copy_each(mine.split(_STRIP, 1), theirs.split(_STRIP, 1))
+    columns = max(8, _STRIP // (x.itemsize * x.shape[-1]))
+    for mine, theirs in zip(result.unbind(), x.mT.unbind(), strict=True):
+        if mine.is_contiguous() and theirs.mT.is_contiguous():
+            mine.copy_(theirs)  # of two axes without gaps the engine takes a block at a time by itself
+        else:
+            _copy_each(mine.split(columns, 1), theirs.split(columns, 1))
     return result
 
 
 _LARGE = 1024
 """Order from which on a triangular matrix is turned before a GPU solves by it."""
-_copy_each: Any = torch.ops.aten._foreach_copy_.default
 
 
-def lu(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def lu(x: Tensor, *, has_status: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
     """``P X = L U`` with partial pivoting: L below the diagonal and U in one matrix, the rows exchanged, the status.
 
     Row i was exchanged with row ``pivots[i]``, from 0 on, in order. Where a pivot is 0, the elimination leaves its
     column; that, or a pivot that is no number, is SINGULAR.
     """
-    factors, pivots, _ = torch.linalg.lu_factor_ex(_transposed(x).mT)
-    diagonal = factors.diagonal(dim1=-2, dim2=-1)
-    is_singular = ((diagonal == 0) | diagonal.isnan()).any(-1)
-    return _transposed(factors.mT), (pivots - 1).unsqueeze(1), _first(is_singular * SINGULAR)
+    factors, pivots, status = _factors(x, has_status)
+    return _transposed(factors.mT), pivots, status
 
 
-class Lu(Op, of=lu, kind=Kind.REDUCTION, results=3):
-    """`lu`: factors, pivots, status."""
+def lu_into(room: Tensor, x: Tensor, *, has_status: bool) -> bool | tuple[None, Tensor, Tensor | None]:
+    """`lu`, the factors in memory for them, which may be that of the matrix."""
+    if x.is_cuda or room.dtype != x.dtype:
+        return False
+    factors, pivots, status = _factors(x, has_status)
+    _put_transposed(room, factors.mT)
+    return None, pivots, status
+
+
+def _factors(x: Tensor, has_status: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`lu` with factors column by column."""
+    _, rows, columns = x.shape
+    gap = _gap(x, rows, _PAGE)
+    turned = x.new_empty(len(x), columns, rows + gap)
+    _put_transposed(turned[..., :rows] if gap else turned, x)
+    if gap:  # rows behind the last one, which no row is exchanged with
+        turned[..., rows:] = 0.0
+    factors, pivots = turned.mT, torch.empty(0, dtype=torch.int32)
+    if x.is_cuda:
+        factors, pivots, _ = torch.linalg.lu_factor_ex(factors)
+    else:
+        torch.linalg.lu_factor_ex(factors, out=(factors, pivots, torch.empty_like(pivots)))
+    if gap:
+        factors, pivots = factors[:, :rows], pivots[:, : min(rows, columns)]
+    pivots = pivots.sub_(1).unsqueeze(1)
+    if not has_status:
+        return factors, pivots, None
+    is_regular = (factors.diagonal(dim1=-2, dim2=-1).abs() > 0.0).all(-1)
+    return factors, pivots, _first(~is_regular * SINGULAR)
+
+
+def _gap(x: Tensor, length: int, bytes_between: int) -> int:
+    """Elements to leave free behind each column of ``length`` on the CPU where that is a multiple of some bytes."""
+    is_apart = x.is_cuda or length * x.itemsize % bytes_between
+    return 0 if is_apart else _BETWEEN // x.itemsize
+
+
+class Lu(Op, of=lu, into=lu_into, reads_first=True, kind=Kind.REDUCTION, results=3):
+    """`lu`: factors, pivots, and the status if it `has_status`."""
+
+    has_status: bool
 
 
 def cholesky(x: Tensor, before: Tensor, *, lower: bool) -> tuple[Tensor, Tensor]:
@@ -72,38 +118,80 @@ def cholesky(x: Tensor, before: Tensor, *, lower: bool) -> tuple[Tensor, Tensor]
     the pivot itself are given, and the rest is that of ``before``.
     """
     source, place = (x, before) if lower else (x.mT, before.mT)
+    if not x.is_cuda:
+        result = before.clone()
+        return result, _fill_triangle(result, x, lower=lower)
+    # A GPU turns a matrix in less time than cuSOLVER needs more for an upper triangle.
+    factor, info = torch.linalg.cholesky_ex(source)
     if triton.runs_on(x.device):
         from openmps.ops.triton.matrix.cholesky import finish
 
-        # A GPU turns a matrix in less time than cuSOLVER needs more for an upper triangle.
-        factor, info = torch.linalg.cholesky_ex(source)
         result = finish(factor, source, place, info)
-        return result if lower else result.mT, _first((info > 0) * NOT_POSITIVE_DEFINITE)
-    # LAPACK has columns where rows lie here: it takes the transpose as it is, and gives that of the other factor.
-    factor, info = torch.linalg.cholesky_ex(source.mT if lower else source, upper=lower)
-    factor, status = factor.mT if lower else factor, _first((info > 0) * NOT_POSITIVE_DEFINITE)
-    if x.is_cuda or bool((info > 0).any()):
-        order = torch.arange(x.shape[-1], device=x.device)
-        failed = torch.where(info > 0, info - 1, len(order)).unsqueeze(-1)
-        is_given = (order < failed).unsqueeze(1) | _is_pivot(order, failed)
-        is_given &= order.unsqueeze(-1) >= order
-        result = torch.where(is_given, _up_to(source, factor, failed, order), place)
     else:
-        result = _with_upper_part(factor, place)
-    return result if lower else result.mT, status
+        result = _finished(factor, source, place, info)
+    return result if lower else result.mT, _first((info > 0) * NOT_POSITIVE_DEFINITE)
 
 
-def _with_upper_part(factor: Tensor, place: Tensor) -> Tensor:
-    """``factor`` with what stands above the diagonal in ``place``; few threads take some rows at a time, in place."""
-    if torch.get_num_threads() > _FEW_THREADS:
-        order = torch.arange(factor.shape[-1])
-        return torch.where(order.unsqueeze(-1) >= order, factor, place)
-    for first in range(0, factor.shape[-1], _STRIP):
-        last = first + _STRIP
-        factor[..., first:last, last:].copy_(place[..., first:last, last:])
-        block, its_place = (each[..., first:last, first:last] for each in (factor, place))
-        block.copy_(block.tril().add_(its_place.triu(1)))
-    return factor
+def cholesky_into(room: Tensor, x: Tensor, before: Tensor, *, lower: bool) -> bool | tuple[None, Tensor]:
+    """`cholesky`, the factor in memory for it, which may be that of the operands."""
+    if x.is_cuda or room.dtype != x.dtype:
+        return False
+    if (room.data_ptr(), room.stride()) != (before.data_ptr(), before.stride()):
+        return False
+    return None, _fill_triangle(room, x, lower=lower)
+
+
+def _fill_triangle(room: Tensor, x: Tensor, *, lower: bool) -> Tensor:
+    """Put the factor into its triangle of ``room``, which nothing else of is written; the status.
+
+    LAPACK has columns where rows lie here: its lower triangle, which takes it less time than the upper one, is that of
+    the transpose for U.
+    """
+    order, gap = x.shape[-1], _gap(x, x.shape[-1], _PAGE // 4)
+    columns = x.new_empty(*x.shape[:-2], order + gap, order + gap)
+    whole = columns[..., :order, :order]
+    _put_transposed(whole, x) if lower else whole.copy_(x)
+    if gap:  # the factor of the identity is there, too
+        columns[..., order:, :] = columns[..., :order, order:] = 0.0
+        columns.diagonal(dim1=-2, dim2=-1)[..., order:] = 1.0
+    factor, info = columns.mT, torch.empty(0, dtype=torch.int32)
+    torch.linalg.cholesky_ex(factor, out=(factor, info))
+    factor, has_failed = factor[..., :order, :order], info > 0
+    if bool(has_failed.any()):
+        source, place = (x, room) if lower else (x.mT, room.mT)
+        place.copy_(_finished(factor, source, place, info))
+    else:
+        _put_triangle(room, factor if lower else factor.mT, lower=lower)
+    return _first(has_failed * NOT_POSITIVE_DEFINITE)
+
+
+_BLOCK = 128
+"""Columns of a triangle that few threads copy at a time."""
+
+
+def _put_triangle(room: Tensor, factor: Tensor, *, lower: bool) -> None:
+    """Copy the triangle of a factor on the CPU, and nothing else."""
+    order = factor.shape[-1]
+    step = order if torch.get_num_threads() > _FEW_THREADS else min(order, _BLOCK)
+    ones = torch.ones(step, step, dtype=torch.bool)
+    is_given = ones.tril_() if lower else ones.triu_()
+    for first in range(0, order, step):
+        here, behind = slice(first, first + step), slice(first + step, order)
+        mine = room[..., here, here]
+        count = mine.shape[-1]
+        torch.where(is_given[:count, :count], factor[..., here, here], mine, out=mine)
+        if first + step < order:
+            rest = (..., behind, here) if lower else (..., here, behind)
+            room[rest].copy_(factor[rest])
+
+
+def _finished(factor: Tensor, source: Tensor, place: Tensor, info: Tensor) -> Tensor:
+    """The lower triangle of `cholesky` as far as there is one, and ``place`` elsewhere."""
+    order = torch.arange(source.shape[-1], device=source.device)
+    failed = torch.where(info > 0, info - 1, len(order)).unsqueeze(-1)
+    is_given = (order < failed).unsqueeze(1) | _is_pivot(order, failed)
+    is_given &= order.unsqueeze(-1) >= order
+    return torch.where(is_given, _up_to(source, factor, failed, order), place)
 
 
 def _is_pivot(order: Tensor, failed: Tensor) -> Tensor:
@@ -127,7 +215,7 @@ def _up_to(source: Tensor, factor: Tensor, failed: Tensor, order: Tensor) -> Ten
     return torch.where((failed < len(order)).unsqueeze(-1), partial, factor)
 
 
-class Cholesky(Op, of=cholesky, kind=Kind.REDUCTION, results=2):
+class Cholesky(Op, of=cholesky, into=cholesky_into, reads_first=True, kind=Kind.REDUCTION, results=2):
     """`cholesky` of a matrix, and what the result was before: the factor, status."""
 
     lower: bool
