@@ -113,14 +113,21 @@ def test_the_largest_numbers(device: torch.device) -> None:
     np.testing.assert_array_equal(array(values)[0, 1], [3, 2, 2, 2])
 
 
-@pytest.mark.parametrize("count", [1, 3, 40])
-def test_the_largest_of_many_numbers(count: int, device: torch.device, rng: np.random.Generator) -> None:
-    """Rows without equal numbers; with some among the largest, at their end, and beyond; with zeros and NaN."""
-    x = rng.permutation(np.arange(8 * 40.0)).reshape(2, 4, 40) - 100
-    x[0, 1, [5, 30]], x[0, 2, [7, 9, 11]] = 500, [600, 500, 500]
+@in_one_test
+@pytest.mark.parametrize("width", [40, 1024, 1040])
+@pytest.mark.parametrize("count", [1, 3, 4, 16, 40])
+def test_the_largest_of_many_numbers(count: int, width: int, device: torch.device, rng: np.random.Generator) -> None:
+    """Rows without equal numbers; with some among the largest, at their end, and beyond; with zeros, NaN, infinities.
+
+    Equal ones stand in one column of two parts of a row, and in several columns.
+    """
+    x, far = rng.permutation(np.arange(12.0 * width)).reshape(3, 4, width) - 100, width // 16 * 15
+    x[0, 1, [5, 30]] = x[2, 0, [3, far + 3]] = 1e6
+    x[0, 2, [7, 9, 11]] = x[2, 1, [4, far, far + 4]] = [2e6, 1e6, 1e6]
     x[0, 3], x[1, 0, ::2], x[1, 1, [3, 8]], x[1, 2] = -1, -0.0, np.nan, np.nan
+    x[1, 3], x[1, 3, :2], x[2, 2, ::3] = -np.inf, 1.0, np.inf
     values, places = rows.largest(tensor(x, device=device), count=count, first=10)
-    order = np.lexsort((np.broadcast_to(np.arange(40), x.shape), -x, ~np.isnan(x)))[..., :count]
+    order = np.lexsort((np.broadcast_to(np.arange(width), x.shape), -x, ~np.isnan(x)))[..., :count]
     np.testing.assert_array_equal(places.cpu().numpy(), order + 10)
     np.testing.assert_array_equal(array(values), np.take_along_axis(x, order, -1))
 

@@ -44,18 +44,47 @@ def largest(x: Tensor, *, count: int, first: int) -> tuple[Tensor, Tensor]:
     """
     if x.is_cuda or x.shape[-1] < _MANY_COLUMNS:
         return _sorted(x, count, first)
-    # Rows in which numbers alone do not tell the order, of equal ones and of those that are none, are sorted. One more
-    # number shows whether the last is the only one of its size.
-    more, places = torch.topk(x, min(count + 1, x.shape[-1]))
-    is_told = (more[..., 1:] < more[..., :-1]).all(-1)
-    values, columns = more[..., :count], places[..., :count] + first
+    # Rows in which numbers alone do not tell the order, of equal ones and of those that are none, are sorted.
+    has_parts = count <= _FEW and x.shape[-1] >= _PARTS * _WORTH_PARTS and x.shape[-1] % _PARTS == 0
+    values, places, rest = (_by_parts if has_parts else _at_once)(x, count)
+    is_told = torch.cat([values[..., 1:], rest], -1) < values
+    places = places + first if first else places
     if not bool(is_told.all()):
-        values[~is_told], columns[~is_told] = _sorted(x[~is_told], count, first)
-    return values, columns
+        is_open = ~is_told.all(-1)
+        values[is_open], places[is_open] = _sorted(x[is_open], count, first)
+    return values, places
 
 
 _MANY_COLUMNS = 32
 """For fewer a sort is as fast."""
+_PARTS, _WORTH_PARTS, _FEW = 16, 64, 4
+"""How many parts a row is cut into, from how many columns of a part on, and up to how many numbers that are wanted."""
+
+
+def _at_once(x: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest numbers, their columns, and the largest of all others."""
+    values, places = torch.topk(x, count)
+    return values, places, x.scatter(-1, places, -torch.inf).amax(-1, keepdim=True)
+
+
+def _by_parts(x: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`_at_once`: the largest numbers are among those of the columns of all parts that the largest maxima are of."""
+    width = x.shape[-1] // _PARTS
+    _, chosen, others = _one_by_one(x.unflatten(-1, (_PARTS, width)).amax(-2), count)
+    columns = (chosen.unsqueeze(-2) + torch.arange(0, x.shape[-1], width).unsqueeze(-1)).flatten(-2)
+    values, places, rest = _one_by_one(x.gather(-1, columns), count)
+    return values, columns.gather(-1, places), torch.maximum(rest, others)
+
+
+def _one_by_one(x: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`_at_once` of few columns, which are overwritten."""
+    values, places = list[Tensor](), list[Tensor]()
+    for _ in range(count):
+        value, place = x.max(-1, keepdim=True)
+        x.scatter_(-1, place, -torch.inf)
+        values.append(value)
+        places.append(place)
+    return torch.cat(values, -1), torch.cat(places, -1), x.amax(-1, keepdim=True)
 
 
 def _sorted(x: Tensor, count: int, first: int) -> tuple[Tensor, Tensor]:
