@@ -292,10 +292,36 @@ def test_a_large_triangle(upper: bool, right: bool, device: torch.device, rng: n
     assert_close(found @ triangle if right else triangle @ found, sides, 1e-10)
 
 
-def test_pivots_of_no_row_are_the_last_ones() -> None:
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint32], ids=str)
+def test_pivots_of_no_row_are_the_last_ones(dtype: torch.dtype) -> None:
     factors, b = torch.eye(2, dtype=torch.float64).unsqueeze(0), tensor(np.array([[[1.0], [2.0]]]))
-    pivots = torch.tensor([[[2**31, 7]]])
+    pivots = torch.tensor([[[2**31, 7]]]).to(dtype)
     assert linear_systems.lu_solution(factors, b, pivots, transpose=False).flatten().tolist() == [2.0, 1.0]
+
+
+@in_one_test
+@pytest.mark.parametrize("is_exchanged", [False, True])
+@pytest.mark.parametrize("name", ["lu", "lu transposed", "cholesky", "cholesky upper", "triangular"])
+def test_solutions_in_memory_for_them(
+    name: str, is_exchanged: bool, device: torch.device, rng: np.random.Generator
+) -> None:
+    """The same as in new memory, without gaps and with them: nothing else is written, and no operand."""
+    x, sides = (tensor(rng.normal(size=(2, 9, size)), device=device) for size in (9, 4))
+    operands: list[Tensor] = [x + 9 * torch.eye(9, dtype=x.dtype, device=device), sides]
+    order = torch.arange(9).flip(0) if is_exchanged else torch.arange(9)
+    pivots = torch.maximum(order, torch.arange(9)).to(torch.uint32).expand(2, 1, 9).to(device)
+    how: dict[str, Any] = {"upper": "upper" in name} if "cholesky" in name else {"transpose": "transposed" in name}
+    if name == "triangular":
+        how |= {"right": False, "upper": True, "unit": is_exchanged, "alpha": 0.5}
+    name = name.split()[0]
+    operands += [pivots] if name == "lu" else []
+    given, larger = [each.clone() for each in operands], torch.full((2, 11, 7), 7.0, dtype=x.dtype, device=device)
+    expected = getattr(linear_systems, f"{name}_solution")(*operands, **how)
+    for room in (torch.empty_like(sides), larger[:, 1:-1, 2:-1]):
+        assert getattr(linear_systems, f"{name}_solution_into")(room, *operands, **how)
+        assert_close(room, array(expected), 1e-13)
+    larger[:, 1:-1, 2:-1] = 7.0
+    assert bool((larger == 7.0).all()) and all(map(torch.equal, operands, given))
 
 
 # --- copies and sums --------------------------------------------------------------------------------------------------

@@ -222,7 +222,15 @@ class Cholesky(Op, of=cholesky, into=cholesky_into, reads_first=True, kind=Kind.
 
 
 def triangular_solution(
-    matrix: Tensor, right_sides: Tensor, *, right: bool, upper: bool, transpose: bool, unit: bool, alpha: float
+    matrix: Tensor,
+    right_sides: Tensor,
+    *,
+    right: bool,
+    upper: bool,
+    transpose: bool,
+    unit: bool,
+    alpha: float,
+    out: Tensor | None = None,
 ) -> Tensor:
     """X of ``op(A) X = alpha B``, or of ``X op(A) = alpha B`` where A stands ``right``.
 
@@ -232,10 +240,17 @@ def triangular_solution(
     factor = matrix.mT if transpose else matrix
     if factor.is_cuda and factor.shape[-1] >= _LARGE and factor.stride(-1) == 1:
         factor = _transposed(factor).mT  # cuBLAS takes longer by rows than to turn them and solve by columns
-    return torch.linalg.solve_triangular(factor, scaled, upper=upper != transpose, left=not right, unitriangular=unit)
+    how = {"upper": upper != transpose, "left": not right, "unitriangular": unit}
+    return torch.linalg.solve_triangular(factor, scaled, **how, out=out)
 
 
-class TriangularSolution(Op, of=triangular_solution, kind=Kind.REDUCTION):
+def triangular_solution_into(room: Tensor, *operands: Tensor, **fields: Any) -> bool:
+    """`triangular_solution`, in memory for it."""
+    triangular_solution(*operands, **fields, out=room)
+    return True
+
+
+class TriangularSolution(Op, of=triangular_solution, into=triangular_solution_into, kind=Kind.REDUCTION):
     """`triangular_solution` of a matrix and right-hand sides."""
 
     right: bool
@@ -245,48 +260,71 @@ class TriangularSolution(Op, of=triangular_solution, kind=Kind.REDUCTION):
     alpha: float
 
 
-def lu_solution(factors: Tensor, right_sides: Tensor, pivots: Tensor, *, transpose: bool) -> Tensor:
+def lu_solution(
+    factors: Tensor, right_sides: Tensor, pivots: Tensor, *, transpose: bool, out: Tensor | None = None
+) -> Tensor:
     """X of ``op(A) X = B`` by factors and pivots of `lu`; ``op`` may transpose A. A pivot beyond counts as the last."""
-    swaps = pivots.squeeze(1).to(torch.int64).clamp(0, factors.shape[-1] - 1)
     if factors.is_cuda:
-        return torch.linalg.lu_solve(factors, (swaps + 1).to(torch.int32), right_sides, adjoint=transpose)
+        swaps = pivots.squeeze(1).to(torch.int64).clamp(0, factors.shape[-1] - 1) + 1
+        return torch.linalg.lu_solve(factors, swaps.to(torch.int32), right_sides, adjoint=transpose, out=out)
     # The engine's function wants factors column by column, and takes ten times as long where it has to turn them.
-    order = _order(swaps).unsqueeze(-1).expand(right_sides.shape)
+    order = _order(pivots, factors.shape[-1])
+    places = None if order is None else order.unsqueeze(-1).expand(right_sides.shape)
     solve = torch.linalg.solve_triangular
-    if transpose:
-        found = solve(factors.mT, right_sides, upper=False)
-        found = solve(factors.mT, found, upper=True, unitriangular=True)
-        return torch.empty_like(found).scatter_(-2, order, found)
-    found = solve(factors, right_sides.gather(-2, order), upper=False, unitriangular=True)
-    return solve(factors, found, upper=True)
+    if not transpose:
+        found = right_sides if places is None else right_sides.gather(-2, places)
+        found = solve(factors, found, upper=False, unitriangular=True)
+        return solve(factors, found, upper=True, out=found if out is None else out)
+    found = solve(factors.mT, right_sides, upper=False)
+    if places is None:
+        return solve(factors.mT, found, upper=True, unitriangular=True, out=found if out is None else out)
+    found = solve(factors.mT, found, upper=True, unitriangular=True, out=found)
+    return (torch.empty_like(found) if out is None else out).scatter_(-2, places, found)
 
 
-def _order(swaps: Tensor) -> Tensor:
-    """Where each row comes from, if row i is exchanged with row ``swaps[i]``, one after the other: ``[B, rows]``."""
-    orders: list[list[int]] = []
-    for each in swaps.tolist():
-        order = [*range(len(each))]
-        for row, other in enumerate(each):
-            if row != other:
-                order[row], order[other] = order[other], order[row]
-        orders.append(order)
+def _order(pivots: Tensor, rows: int) -> Tensor | None:
+    """Where each row comes from, if row i is exchanged with row ``pivots[i]``, one after the other: ``[B, rows]``.
+
+    None where no row is exchanged with another, as of matrices with large diagonals.
+    """
+    given = np.minimum(pivots.squeeze(1).numpy(), rows - 1)
+    is_exchanged = given != np.arange(rows)
+    if not is_exchanged.any():
+        return None
+    orders = [[*range(rows)] for _ in given]
+    for order, others, here in zip(orders, given, is_exchanged, strict=True):
+        (exchanged,) = here.nonzero()
+        for row, other in zip(exchanged.tolist(), others[exchanged].tolist(), strict=True):
+            order[row], order[other] = order[other], order[row]
     return torch.from_numpy(np.array(orders))  # four times as fast as a tensor of a list
 
 
-class LuSolution(Op, of=lu_solution, kind=Kind.REDUCTION):
+def lu_solution_into(room: Tensor, *operands: Tensor, transpose: bool) -> bool:
+    """`lu_solution`, in memory for it."""
+    lu_solution(*operands, transpose=transpose, out=room)
+    return True
+
+
+class LuSolution(Op, of=lu_solution, into=lu_solution_into, kind=Kind.REDUCTION):
     """`lu_solution` of factors, right-hand sides and pivots."""
 
     transpose: bool
 
 
-def cholesky_solution(factor: Tensor, right_sides: Tensor, *, upper: bool) -> Tensor:
+def cholesky_solution(factor: Tensor, right_sides: Tensor, *, upper: bool, out: Tensor | None = None) -> Tensor:
     """X of ``A X = B`` by the factor of `cholesky`, ``upper`` or lower; the other triangle is not read."""
     left, right = (factor.mT, factor) if upper else (factor, factor.mT)
-    solve = torch.linalg.solve_triangular
-    return solve(right, solve(left, right_sides, upper=False), upper=True)
+    found = torch.linalg.solve_triangular(left, right_sides, upper=False)
+    return torch.linalg.solve_triangular(right, found, upper=True, out=found if out is None else out)
 
 
-class CholeskySolution(Op, of=cholesky_solution, kind=Kind.REDUCTION):
+def cholesky_solution_into(room: Tensor, *operands: Tensor, upper: bool) -> bool:
+    """`cholesky_solution`, in memory for it."""
+    cholesky_solution(*operands, upper=upper, out=room)
+    return True
+
+
+class CholeskySolution(Op, of=cholesky_solution, into=cholesky_solution_into, kind=Kind.REDUCTION):
     """`cholesky_solution` of a factor and right-hand sides."""
 
     upper: bool
