@@ -86,13 +86,23 @@ def test_the_gradients_of_a_product_are_its_adjoints(rng: np.random.Generator) -
 @in_one_test
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.int8, torch.int16], ids=str)
 @pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("sizes", [((5, 7), (7, 6)), ((150, 120), (120, 140))], ids=["small", "large"])
 def test_products_of_whole_numbers_are_exact(
-    batch: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
+    sizes: tuple[tuple[int, int], ...], batch: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
 ) -> None:
-    a, b = (tensor(np.round(4 * rng.normal(size=(batch, *size))), dtype, device) for size in ((5, 7), (7, 6)))
+    """In new memory; and in memory for them where nothing is rounded, which has no gaps if there are several."""
+    a, b = (tensor(np.round(4 * rng.normal(size=(batch, *size))), dtype, device) for size in sizes)
     found = multiplication.batch_product(a, b)
     assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     np.testing.assert_array_equal(array(found), array(a) @ array(b))
+    larger = torch.full((batch, found.shape[1] + 1, found.shape[2] + 2), 7.0, dtype=found.dtype, device=device)
+    for room in (torch.full_like(found, 7.0), larger[:, 1:, 1:-1]):
+        plain = {"transpose_left": False, "transpose_right": True, "alpha": 1.0, "beta": 0.0}
+        is_there = multiplication.matrix_product_into(room, a, b.mT.contiguous(), **plain)
+        assert not is_there or dtype in (torch.float32, torch.float64)
+        np.testing.assert_array_equal(array(room), array(found) if is_there else 7.0)
+    larger[:, 1:, 1:-1] = 7.0
+    assert bool((larger == 7.0).all())
 
 
 def test_half_products_are_summed_in_float32(device: torch.device) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openmps.ops.matrix.products import product, product_into, wide_product
+from openmps.ops.matrix.products import product, product_into, put_products, wide_product
 from openmps.ops.op import Kind, Op
 
 _SUMS = torch.float32, torch.float64
@@ -17,7 +17,9 @@ def batch_product(left: Tensor, right: Tensor) -> Tensor:
     if len(left) == 1 and left.dtype == right.dtype == torch.float16:
         return wide_product(left[0], right[0]).unsqueeze(0)
     left, right = _wide(left), _wide(right)
-    return product(left[0], right[0]).unsqueeze(0) if len(left) == 1 else torch.bmm(left, right)
+    if len(left) == 1:
+        return product(left[0], right[0]).unsqueeze(0)
+    return put_products(left.new_empty(len(left), left.shape[1], right.shape[2]), left, right)
 
 
 def _wide(factor: Tensor) -> Tensor:
@@ -53,11 +55,16 @@ def matrix_product_into(
     alpha: float,
     beta: float,
 ) -> bool:
-    """`matrix_product`, in memory for it: of one pair of float32 or float64 matrices and nothing else."""
-    if addend is not None or alpha != 1.0 or len(left) != 1 or left.dtype not in _SUMS or right.dtype != left.dtype:
+    """`matrix_product`, in memory for it: of float32 or float64 matrices and nothing else."""
+    if addend is not None or alpha != 1.0 or left.dtype not in _SUMS or not left.dtype == right.dtype == room.dtype:
         return False
     factors = left.mT if transpose_left else left, right.mT if transpose_right else right
-    return product_into(room[0], factors[0][0], factors[1][0])
+    if len(left) == 1:
+        return product_into(room[0], factors[0][0], factors[1][0])
+    if not room.is_contiguous():
+        return False
+    put_products(room, *factors)
+    return True
 
 
 class MatrixProduct(Op, of=matrix_product, into=matrix_product_into, kind=Kind.CONTRACTION, half=True):

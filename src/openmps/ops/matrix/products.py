@@ -95,6 +95,15 @@ def product_into(result: Tensor, left: Tensor, right: Tensor) -> bool:
     return True
 
 
+def put_products(result: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """`product` of several pairs, [B, M, K] by [B, K, N], in memory without gaps, where no factor is."""
+    if not len(left) or not _goes_to_onednn(left[0], right[0]):
+        return torch.bmm(left, right, out=result)
+    for room, *factors in zip(result.unbind(), left.unbind(), right.unbind(), strict=True):
+        room.copy_(product(*factors))
+    return result
+
+
 def two_products(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """`product` of two pairs on a GPU, side by side in a capture where neither is a library's."""
     each = partial(product, *first), partial(product, *second)
