@@ -118,7 +118,7 @@ class MPSMatrixDecompositionCholesky(_Decomposition):
         members = self._members(at, source, result)
         place = self._part(at, result, members, self.order, self.order)
         x = at.numbers(source, *self._part(at, source, members, self.order, self.order))
-        factor, found = Cholesky(self.lower)(x, at.numbers(result, *place))
+        factor, found = Cholesky(self.lower, at.has(status))(x, at.numbers(result, *place))
         at.store(result, factor, *place)
         if at.has(status):
             at.store_elements(status, found)

@@ -111,37 +111,40 @@ class Lu(Op, of=lu, into=lu_into, reads_first=True, kind=Kind.REDUCTION, results
     has_status: bool
 
 
-def cholesky(x: Tensor, before: Tensor, *, lower: bool) -> tuple[Tensor, Tensor]:
+def cholesky(x: Tensor, before: Tensor, *, lower: bool, has_status: bool = True) -> tuple[Tensor, Tensor | None]:
     """``X = L L^T`` from and to the lower triangle, or ``X = U^T U`` of the upper one; and the status.
 
     The other triangle stays as it is ``before``. Where a pivot is not positive or no number, the columns before it and
     the pivot itself are given, and the rest is that of ``before``.
     """
     source, place = (x, before) if lower else (x.mT, before.mT)
-    if not x.is_cuda:
+    has_triton = triton.runs_on(x.device)
+    if not (has_triton or x.is_cuda):
         result = before.clone()
-        return result, _fill_triangle(result, x, lower=lower)
+        return result, _fill_triangle(result, x, lower=lower, has_status=has_status)
     # A GPU turns a matrix in less time than cuSOLVER needs more for an upper triangle.
     factor, info = torch.linalg.cholesky_ex(source)
-    if triton.runs_on(x.device):
+    if has_triton:
         from openmps.ops.triton.matrix.cholesky import finish
 
         result = finish(factor, source, place, info)
     else:
         result = _finished(factor, source, place, info)
-    return result if lower else result.mT, _first((info > 0) * NOT_POSITIVE_DEFINITE)
+    return result if lower else result.mT, _first((info > 0) * NOT_POSITIVE_DEFINITE) if has_status else None
 
 
-def cholesky_into(room: Tensor, x: Tensor, before: Tensor, *, lower: bool) -> bool | tuple[None, Tensor]:
+def cholesky_into(
+    room: Tensor, x: Tensor, before: Tensor, *, lower: bool, has_status: bool
+) -> bool | tuple[None, Tensor | None]:
     """`cholesky`, the factor in memory for it, which may be that of the operands."""
     if x.is_cuda or room.dtype != x.dtype:
         return False
     if (room.data_ptr(), room.stride()) != (before.data_ptr(), before.stride()):
         return False
-    return None, _fill_triangle(room, x, lower=lower)
+    return None, _fill_triangle(room, x, lower=lower, has_status=has_status)
 
 
-def _fill_triangle(room: Tensor, x: Tensor, *, lower: bool) -> Tensor:
+def _fill_triangle(room: Tensor, x: Tensor, *, lower: bool, has_status: bool) -> Tensor | None:
     """Put the factor into its triangle of ``room``, which nothing else of is written; the status.
 
     LAPACK has columns where rows lie here: its lower triangle, which takes it less time than the upper one, is that of
@@ -149,20 +152,20 @@ def _fill_triangle(room: Tensor, x: Tensor, *, lower: bool) -> Tensor:
     """
     order, gap = x.shape[-1], _gap(x, x.shape[-1], _PAGE // 4)
     columns = x.new_empty(*x.shape[:-2], order + gap, order + gap)
-    whole = columns[..., :order, :order]
+    whole = columns[..., :order, :order] if gap else columns
     _put_transposed(whole, x) if lower else whole.copy_(x)
     if gap:  # the factor of the identity is there, too
         columns[..., order:, :] = columns[..., :order, order:] = 0.0
         columns.diagonal(dim1=-2, dim2=-1)[..., order:] = 1.0
     factor, info = columns.mT, torch.empty(0, dtype=torch.int32)
     torch.linalg.cholesky_ex(factor, out=(factor, info))
-    factor, has_failed = factor[..., :order, :order], info > 0
-    if bool(has_failed.any()):
+    factor = factor[..., :order, :order] if gap else factor
+    if bool(info.any()):
         source, place = (x, room) if lower else (x.mT, room.mT)
         place.copy_(_finished(factor, source, place, info))
     else:
         _put_triangle(room, factor if lower else factor.mT, lower=lower)
-    return _first(has_failed * NOT_POSITIVE_DEFINITE)
+    return _first((info > 0) * NOT_POSITIVE_DEFINITE) if has_status else None
 
 
 _BLOCK = 128
@@ -216,9 +219,10 @@ def _up_to(source: Tensor, factor: Tensor, failed: Tensor, order: Tensor) -> Ten
 
 
 class Cholesky(Op, of=cholesky, into=cholesky_into, reads_first=True, kind=Kind.REDUCTION, results=2):
-    """`cholesky` of a matrix, and what the result was before: the factor, status."""
+    """`cholesky` of a matrix, and what the result was before: the factor, and the status if it `has_status`."""
 
     lower: bool
+    has_status: bool
 
 
 def triangular_solution(
