@@ -339,24 +339,28 @@ class Halves(Op, of=_halves, into=_halves_into, results=2):
     """Two results, of which the first goes where it is wanted."""
 
 
-class HalvesInPlace(Op, of=_halves, into=_halves_into, reads_first=True, results=2):
+class HalvesInPlace(Op, of=_halves, into=_halves_into, results=2):
     """The same, of whatever memory."""
+
+    _reads_first: ClassVar[bool] = True
 
 
 @pytest.mark.parametrize("op", [Halves(), HalvesInPlace()], ids=repr)
 def test_the_first_of_several_results_goes_where_it_is_wanted(op: Op) -> None:
     """If all outputs are results of the last operation, in any order behind the first."""
 
-    def function(*outputs: int, last: Op = op) -> Function:
+    def function(*outputs: int) -> Function:
         builder = Builder()
-        made = [*last(Scale(1.0)(builder.input(Role.SOURCE, "0")))]
+        made = [*op(Scale(1.0)(builder.input(Role.SOURCE, "0")))]
         made.append(Scale(3.0)(made[0]) if 2 in outputs else made[0])
-        for index in outputs:
-            builder.output(str(index), made[index])
+        for place, index in enumerate(outputs):
+            builder.output(str(place), made[index])
         return builder.finish()
 
     x, room = torch.arange(4.0), torch.full((4,), 7.0)
-    assert [function(*outputs).fills for outputs in ((0,), (0, 1), (1, 0), (1,), (0, 2))] == [1, 1, 0, 0, 0]
+    every = (0,), (0, 1), (1, 0), (1,), (0, 2), (0, 0)
+    assert [function(*outputs).fills for outputs in every] == [True, True, False, False, False, False]
+    assert [each is None for each in function(0, 0).run([x], room)] == [False, False]
     found = function(0, 1).run([x], room)
     assert found[0] is None and room.tolist() == [0, 0.5, 1, 1.5] and found[1].tolist() == [-2, -1, 0, 1]
     found = function(0, 1).run([x], torch.full((3,), 7.0))

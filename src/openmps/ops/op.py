@@ -79,7 +79,7 @@ class Op:
     """Whether a number among its operands may come as a tensor without axes on the device: float64 or int64."""
     _function: ClassVar[Callable[..., Any]]
     _into: ClassVar[Callable[..., Any]]
-    _reads_first: ClassVar[bool] = False
+    _reads_first: ClassVar[bool] = False  # whether ``into`` reads all operands before it writes: they may lie there
     _takes_half: ClassVar[bool] = False
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -88,7 +88,6 @@ class Op:
         *,
         of: Callable[..., Any] | None = None,
         into: Callable[..., Any] | None = None,
-        reads_first: bool | None = None,
         kind: Kind | None = None,
         results: int | None = None,
         half: bool | None = None,
@@ -98,7 +97,6 @@ class Op:
         super().__init_subclass__()
         function, put = (None if each is None else staticmethod(each) for each in (of, into))
         said = {"_function": function, "_into": put, "kind": kind, "results": results, "_takes_half": half}
-        said["_reads_first"] = reads_first
         for name, value in {**said, "gives_view": gives_view, "has_effect": has_effect}.items():
             if value is not None:
                 setattr(cls, name, value)
@@ -138,11 +136,7 @@ class Op:
         return self._function(*operands, **vars(self))
 
     def put(self, room: Tensor, operands: Sequence[Any]) -> bool | tuple[Tensor | None, ...]:
-        """Have the result, the first of several, in memory on the operands' device; False where nothing is done.
-
-        None of the operands lies there, but for an operation that ``reads_first``: all of them, before it writes. What
-        has several results gives all of them, None for the first.
-        """
+        """Have the result there, where no operand lies; of several all, None for the first. False: nothing is done."""
         shares = not self._reads_first and any(isinstance(each, Tensor) and meet(room, each) for each in operands)
         return operands[0].device == room.device and not shares and self._into(room, *operands, **vars(self))
 
@@ -262,10 +256,8 @@ class Builder:
         for equation in function.equations:
             reads, writes = tuple(map(place, equation.reads)), tuple(map(place, equation.writes))
             self._equations.append(Equation(equation.op, reads, writes))
-        return {
-            name: Value(self, place(index))
-            for name, index in zip(function.outputs, function.output_values, strict=True)
-        }
+        named = zip(function.outputs, function.output_values, strict=True)
+        return {name: Value(self, place(index)) for name, index in named}
 
     @property
     def value_count(self) -> int:
@@ -344,11 +336,9 @@ class Function:
         self.value_count = value_count
         self.equations = _live(equations, set(output_values))
         self.actions = _actions(self.equations, set(output_values))
-        self.fills = any(
-            output_values[:1] == each.writes[:1] and {*output_values} <= {*each.writes} and hasattr(each.op, "_into")
-            for each in self.actions[-1:]
-        )
-        """Whether `run` may put the first output into memory that it is given; all of them are the last operation's."""
+        last, count = self.actions[-1:], len(output_values)
+        self.fills = any(each.writes[:count] == output_values and hasattr(each.op, "_into") for each in last)
+        """Whether `run` may put the first output into memory that it is given: of the last operation's results."""
         self.launches = sum([action.op.launches for action in self.actions])
         """Those of all operations; see `Op.launches`."""
         self.may_share = _sharing(self.equations, self.input_values, output_values)
@@ -422,11 +412,10 @@ class Function:
         place, last = values.__getitem__, self.actions[-1] if self.fills else None
         for action in self.actions:
             op, reads, writes, wanted, frees = action
-            made = room is not None and action is last and op.put(room, [*map(place, reads)])
-            if made is True:
+            put = room is not None and action is last and op.put(room, [*map(place, reads)])
+            if put is True:
                 return [None]
-            if made is False:
-                made = op.run(wanted, *map(place, reads))
+            made = put or op.run(wanted, *map(place, reads))
             if len(writes) == 1:
                 values[writes[0]] = made
             elif made is not None:

@@ -6,7 +6,7 @@ one int32 over all matrices, the first that is not 0. Nothing waits for the devi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -105,9 +105,10 @@ def _gap(x: Tensor, length: int, bytes_between: int) -> int:
     return 0 if is_apart else _BETWEEN // x.itemsize
 
 
-class Lu(Op, of=lu, into=lu_into, reads_first=True, kind=Kind.REDUCTION, results=3):
+class Lu(Op, of=lu, into=lu_into, kind=Kind.REDUCTION, results=3):
     """`lu`: factors, pivots, and the status if it `has_status`."""
 
+    _reads_first: ClassVar[bool] = True
     has_status: bool
 
 
@@ -218,9 +219,10 @@ def _up_to(source: Tensor, factor: Tensor, failed: Tensor, order: Tensor) -> Ten
     return torch.where((failed < len(order)).unsqueeze(-1), partial, factor)
 
 
-class Cholesky(Op, of=cholesky, into=cholesky_into, reads_first=True, kind=Kind.REDUCTION, results=2):
+class Cholesky(Op, of=cholesky, into=cholesky_into, kind=Kind.REDUCTION, results=2):
     """`cholesky` of a matrix, and what the result was before: the factor, and the status if it `has_status`."""
 
+    _reads_first: ClassVar[bool] = True
     lower: bool
     has_status: bool
 
