@@ -3,7 +3,7 @@
 A turn of ours encodes a filter from one image into another, commits and waits; the call is made as often. Before
 anything is timed the two pictures are compared. What peers make has no memory of its own before; ours has. On CUDA the
 peer is PyTorch, and five filters in one command buffer are timed beside five copies of the picture, the bytes of which
-they read and write at least.
+they read and write at least: each waited for, and with the one before under way meanwhile, as frames of a video are.
 
 Usage: python -m bench.image_filters [--device cpu|cuda] [--peer opencv|torch] [--only WORD] [--size NAME] [--turns N]
        [--threads N] [--clock wall|cpu] [--no-record]
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ SIZES = {"video": (1080, 1920), "camera": (3024, 4032)}
 """Rows and columns."""
 PEERS = {"opencv": "OpenCV", "torch": "PyTorch"}
 CHAIN = "five filters in a command buffer, beside five copies"
+FLOW = "the same, two command buffers under way"
 TURN = 4e-2
 """Seconds that a turn takes at least: as many encodes as need that long."""
 
@@ -105,21 +107,43 @@ class Chain:
         self._images = [picture, *(image_of(device, case.result, height, width) for case in cases)]
         self._from = picture.tensor().clone(memory_format=torch.channels_last)
         self._into = torch.empty_like(self._from)
+        self._before: mps.MTLCommandBuffer | None = None
+        self._copied: deque[torch.cuda.Event] = deque([torch.cuda.Event()] if self._into.is_cuda else ())
 
     def ours(self) -> None:
         """Encode all, and wait."""
+        self._committed().wait_until_completed()
+
+    def flow(self) -> None:
+        """Encode all, and wait for those before."""
+        self._before, before = self._committed(), self._before
+        if before is not None:
+            before.wait_until_completed()
+
+    def _committed(self) -> mps.MTLCommandBuffer:
         command_buffer = self._queue.command_buffer()
         for encode, source, result in zip(self._encodes, self._images, self._images[1:], strict=False):
             encode(command_buffer, source, result)
         command_buffer.commit()
-        command_buffer.wait_until_completed()
+        return command_buffer
 
     def copies(self) -> None:
         """Read and write the picture as often."""
-        for _ in self._encodes:
-            self._into.copy_(self._from)
+        self._copy()
         if self._into.is_cuda:
             torch.cuda.synchronize()
+
+    def flow_of_copies(self) -> None:
+        """The same, waiting for those before."""
+        self._copy()
+        if self._into.is_cuda:
+            self._copied.append(torch.cuda.Event())
+            self._copied[-1].record()
+            self._copied.popleft().synchronize()
+
+    def _copy(self) -> None:
+        for _ in self._encodes:
+            self._into.copy_(self._from)
 
 
 def far_apart(case: Case, found: Array, expected: Array) -> float:
@@ -186,10 +210,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{name}: median {statistics.median(found):.2f}, least {min(found):.2f}")
     if peer == "torch" and options.only in CHAIN:
         chains = [(SIZES[name], Chain(device, *SIZES[name])) for name in ratios]
-        rows = [
-            timed({OURS: each.ours, COPIES: each.copies}, size, options.turns, options.clock) for size, each in chains
-        ]
-        report(CHAIN, rows, how, options)
+        for name, calls in (
+            (CHAIN, [{OURS: each.ours, COPIES: each.copies} for _, each in chains]),
+            (FLOW, [{OURS: each.flow, COPIES: each.flow_of_copies} for _, each in chains]),
+        ):
+            rows = [
+                timed(made, size, options.turns, options.clock) for (size, _), made in zip(chains, calls, strict=True)
+            ]
+            report(name, rows, how, options)
 
 
 def version_of(cv2: Any) -> dict[str, str]:

@@ -26,6 +26,9 @@ def strips(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = import_module("openmps.ops.triton.image.strips")
     monkeypatch.setattr(module, "_BLOCK", 4)
     monkeypatch.setattr(module, "_LINES", (8, 4, 4))
+    monkeypatch.setattr(module, "_FEW_LINES", (4, 4))
+    # Four words a thread for pictures as small as those here, too.
+    monkeypatch.setattr(module, "_MANY_PROGRAMS", 0)
     return module
 
 
@@ -155,14 +158,25 @@ def test_bytes_by_small_and_large_weights(strips: Any, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("shape", "lines"), [((1, 1080, 1920), 16), ((1, 720, 1280), 8), ((1, 3024, 4032), 32), ((1, 20, 30), 8)], ids=str
+    ("shape", "lines", "expected"),
+    [
+        ((1, 1080, 1920), 16, (16, 2)),
+        ((1, 720, 1280), 8, (8, 2)),
+        ((1, 3024, 4032), 96, (16, 4)),
+        ((1, 20, 30), 8, (8, 2)),
+    ],
+    ids=str,
 )
-def test_strips_are_as_long_as_leaves_enough_of_them(shape: tuple[int, int, int], lines: int) -> None:
+def test_strips_are_as_long_as_leaves_enough_of_them(
+    shape: tuple[int, int, int], lines: int, expected: tuple[int, int]
+) -> None:
     strips: Any = import_module("openmps.ops.triton.image.strips")
     images, height, width = shape
     made = torch.empty((images, height, width, 4), dtype=torch.uint8).permute(0, 3, 1, 2)
     cut = strips._cut(made, made, 9, 18)
     assert (cut.is_packed, cut.pixels, cut.lines) == (True, 4, lines)
-    assert strips._cut(made, made, 3, 9).lines == min(lines, 16)
-    assert [strips._cut(made, made, *each).pixels for each in ((10, 11), (7, 49), (5, 25))] == [2, 2, 4]
-    assert cut.grid == (-(-height // lines), -(-width // 256))
+    few = strips._cut(made, made, 3, 9)
+    assert (few.lines, few.pixels) == expected
+    taller = [strips._cut(made, made, *each).pixels for each in ((10, 11), (7, 49), (5, 25))]
+    assert taller == [2, 2, few.pixels]
+    assert cut.grid == (-(-height // lines), -(-width // 128))

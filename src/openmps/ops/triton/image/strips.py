@@ -24,14 +24,16 @@ tl: Any = import_module("triton.language")
 
 Weights = tuple[tuple[float, ...], tuple[float, ...]]
 """Down and across."""
-_BLOCK, _WARPS = 64, 2
-_LINES, _FEW_ROWS, _PROGRAMS = (32, 16, 8), 7, 500
-"""Rows that a program makes, the most for larger windows alone, if there are so many programs nevertheless."""
+_BLOCK, _WARPS = 32, 1
+_LINES, _FEW_LINES, _FEW_ROWS, _PROGRAMS = (96, 32, 16, 8), (16, 8), 7, 1000
+"""Rows that a program makes, of windows of few rows and of others, if there are so many programs nevertheless."""
 _MOST_ROWS, _MOST_TAPS = 9, 25
 """Rows of a window, and products of a number, for which a thread makes four words, 16 numbers, instead of two.
 
 Of more rows it has no registers for the sums; of more products a kernel takes many seconds to compile.
 """
+_MANY_PROGRAMS = 4000
+"""For windows of few rows four words pay where so many programs are left."""
 _RAISED: Any = tl.constexpr(2.0**40)
 _LOWERED: Any = tl.constexpr(2.0**109)
 """Weights of words' bytes are raised, since `numbers` gives these times 2^-149, and sums lowered by the rest of it.
@@ -223,10 +225,12 @@ def _cut(x: Tensor, made: Tensor, rows: int, taps: int) -> _Cut:
     images, channels, height, width = made.shape
     is_packed = are_words(x, made)
     cells = 1 if is_packed else channels
-    pixels = 1 if cells > 1 else 2 if is_packed and (rows > _MOST_ROWS or taps > _MOST_TAPS) else 4
+    pixels, choices = 1 if cells > 1 else 4, _FEW_LINES if rows <= _FEW_ROWS else _LINES
     blocks = cdiv(width * cells, _BLOCK * pixels)
-    lines = _LINES[1:] if rows <= _FEW_ROWS else _LINES
-    lines = next((each for each in lines if images * height * blocks >= _PROGRAMS * each), lines[-1])
+    is_small = rows <= _FEW_ROWS and images * height * blocks < _MANY_PROGRAMS * choices[0]
+    if is_packed and (rows > _MOST_ROWS or taps > _MOST_TAPS or is_small):
+        pixels, blocks = 2, cdiv(width, _BLOCK * 2)
+    lines = next((each for each in choices if images * height * blocks >= _PROGRAMS * each), choices[-1])
     return _Cut((images * cdiv(height, lines), blocks), cells, is_packed, lines, pixels)
 
 
