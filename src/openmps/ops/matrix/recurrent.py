@@ -8,9 +8,19 @@ import torch
 from torch import Tensor
 
 from openmps.ops.matrix.products import product
-from openmps.ops.matrix.recurrent_cells import Neurons, Parameters, RecurrentCell, Run, State, forward, project
+from openmps.ops.matrix.recurrent_cells import (
+    Neurons,
+    Parameters,
+    RecurrentCell,
+    Run,
+    State,
+    forward,
+    has_small_steps,
+    project,
+)
 from openmps.ops.matrix.recurrent_gradients import Steps, gradients
 from openmps.ops.matrix.recurrent_library import library_lstm
+from openmps.ops.one_thread import OneThread
 from openmps.ops.op import Kind, Op
 
 
@@ -98,6 +108,12 @@ def _state(
     return State(hidden, (zeros if memory is None else memory) if cell.has_memory else None)
 
 
+def _is_small(x: Tensor, rows: int, states: Tensor | None) -> bool:
+    """Whether the steps of a layer over matrices are those of `has_small_steps`."""
+    is_plain = x.device.type == "cpu" and x.dim() == 2
+    return is_plain and states is not None and has_small_steps(rows, states.numel())
+
+
 class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
     """A layer over a sequence.
 
@@ -135,7 +151,10 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
 
         how = self.cell, gates, self.rows, state, given
         backward = self.runs_backward
-        run = fused_forward(*how, backward=backward, keeps=keeps or self.keeps_all) or forward(*how, backward=backward)
+        with OneThread(applies=_is_small(x, self.rows[0], given.states)):
+            run = fused_forward(*how, backward=backward, keeps=keeps or self.keeps_all) or forward(
+                *how, backward=backward
+            )
         behind = run.behind if self.keeps_all else run.behind[-1:]
         parts = [hidden for hidden, _ in behind], [memory for _, memory in behind]
         left = [_stacked(each) if is_wanted else None for each, is_wanted in zip(parts, wanted[1:3], strict=True)]
@@ -194,7 +213,8 @@ class RecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=3):
         from openmps.ops.matrix.fused_steps import fused_gradients
 
         how = self.cell, gradient, self.rows, Steps(gates, h0, c0, c1), state, Parameters(*rest)
-        made, before = fused_gradients(*how) or gradients(*how)
+        with OneThread(applies=_is_small(gradient, self.rows[0], rest[1])):
+            made, before = fused_gradients(*how) or gradients(*how)
         before = before if self.keeps_all else before[:1]
         return (
             made,

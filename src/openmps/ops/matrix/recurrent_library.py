@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from openmps.cpu import CpuChoice
-from openmps.ops.matrix.recurrent_cells import Lstm, Parameters, RecurrentCell, State
+from openmps.ops.matrix.recurrent_cells import Lstm, Parameters, RecurrentCell, State, has_small_steps
+from openmps.ops.one_thread import OneThread
 from openmps.ops.op import Kind, Op
 
 _aten: Any = torch.ops.aten
@@ -43,15 +44,22 @@ class _Sequence(NamedTuple):
         """As the engine takes them."""
         return self.x, *self.weights, self.hidden, self.memory
 
+    @property
+    def has_small_steps(self) -> bool:
+        """See `recurrent_cells.has_small_steps`."""
+        (_, rows, inputs), size = self.x.shape, self.hidden.shape[2]
+        return has_small_steps(rows, Lstm.gates * size * (inputs + size))
+
 
 def _run(given: _Sequence, *, keeps: bool) -> Sequence[Tensor]:
     """h1, h and c behind the last step, and what the gradient needs, in an order of the library's."""
     how = False, [], _LSTM, given.hidden.shape[2], 1, True, False, False, keeps
-    if torch.is_grad_enabled() == keeps:
-        return _layer(*given.operands, *how)
-    # It keeps that where gradients are enabled; none of the operands asks for one.
-    with torch.set_grad_enabled(keeps):
-        return _layer(*given.operands, *how)
+    with OneThread(applies=given.has_small_steps):
+        if torch.is_grad_enabled() == keeps:
+            return _layer(*given.operands, *how)
+        # It keeps that where gradients are enabled; none of the operands asks for one.
+        with torch.set_grad_enabled(keeps):
+            return _layer(*given.operands, *how)
 
 
 _AT_ONCE = 1 << 18
@@ -231,9 +239,11 @@ class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=6):
         y, gradient = _in_steps(y, self.steps), _in_steps(gradient, self.steps)
         sequence = _sequence(x, before, given, self.steps)
         size = sequence.hidden.shape[2]
-        dx, of_inputs, of_states, of_biases, _, dh, dc = _layer_backward(
-            *sequence.operands, y, h1, c1, gradient, *behind, False, _LSTM, size, 1, True, True, False, [], False, kept
-        )
+        how = False, _LSTM, size, 1, True, True, False, [], False
+        with OneThread(applies=sequence.has_small_steps):
+            dx, of_inputs, of_states, of_biases, _, dh, dc = _layer_backward(
+                *sequence.operands, y, h1, c1, gradient, *behind, *how, kept
+            )
         return _in_rows(dx), of_inputs, of_states, of_biases.view(Lstm.gates, -1), dh, dc
 
 
