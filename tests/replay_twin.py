@@ -6,15 +6,23 @@ does with a CUDA graph: who keeps a result without a copy sees the next one in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import openmps as mps
+from openmps.runtime.binding import copied
 from openmps.runtime.replay.recorder import CudaRecorder
 from openmps.runtime.replay.replayer import Replayer
+
+
+def _each(values: Iterable[Any]) -> Iterator[Tensor | None]:
+    """The tensors of values, those of tuples one by one."""
+    for value in values:
+        yield from _each(value) if isinstance(value, tuple) else (value,)
 
 
 class TwinRecording:
@@ -27,8 +35,8 @@ class TwinRecording:
     def replay(self) -> None:
         made = self._run()
         if not self.values:
-            self.values = [None if value is None else value.clone() for value in made]
-        for place, value in zip(self.values, made, strict=True):
+            self.values = [*map(copied, made)]
+        for place, value in zip(_each(self.values), _each(made), strict=True):
             assert (place is None) == (value is None)
             if place is not None and value is not None:
                 assert (place.shape, place.dtype) == (value.shape, value.dtype)

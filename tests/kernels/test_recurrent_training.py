@@ -345,19 +345,6 @@ def test_where_weights_lie(change: Any, bench: Bench, rng: np.random.Generator) 
     assert np.abs(found[0][-1]).max() > 0
 
 
-def test_weights_that_lie_together_are_read_in_place(bench: Bench) -> None:
-    """What a step reads and writes of them is one piece of memory; each has a buffer of its own."""
-    units = np.ones((16, 16)), np.ones((16, 16)), np.ones(16)
-    trained = Trained(bench, lstm(dict.fromkeys(("input", "forget", "cell", "output"), units)))
-    assert all(each.offset == 0 and each.data.length == 4 * each.rows * each.columns for each in trained.weights)
-    command_buffer = bench.command_buffer()
-    read = trained.layer._weights_listed(command_buffer, trained.weights).whole().value()
-    assert read.data_ptr() == trained.weights[0].memory().data_ptr()
-    for each, matrices_of in zip(trained.layer._sums_listed(command_buffer, trained.gradients), "WUb", strict=True):
-        place = trained.gradients["WUb".index(matrices_of)].memory()
-        assert each.whole().value().data_ptr() == place.data_ptr()
-
-
 @pytest.mark.parametrize("apart", [False, True], ids=["one buffer", "apart"])
 def test_several_calls_of_a_library(
     apart: bool, bench: Bench, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

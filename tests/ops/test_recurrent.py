@@ -19,6 +19,7 @@ from openmps.ops.matrix.recurrent_library import (
     LibraryRecurrenceGradient,
     PackedRecurrence,
     PackLstm,
+    StateBefore,
     library_lstm,
     packs_for_library,
     trains_by_library,
@@ -289,14 +290,17 @@ def test_the_library_s_gradients(has_state: bool, rng: np.random.Generator) -> N
     weights = [None if each is None else each.float() for each in trial.parameters]
     (h, c), behind = (states[:2], states[2:]) if has_state else ([None] * 2, [None] * 2)
     assert trains_by_library(cell, size, x.device, rows)
-    y, *kept = LibraryRecurrence(4).run(ALL, x, h, c, *weights[:3])
+    y, *last, kept = LibraryRecurrence(4).run(ALL, x, h, c, *weights[:3])
     wanted, last_h, last_c, *slow = Recurrence(cell, size, rows).run(ALL, x, h, c, *weights)
-    for mine, theirs in zip((y, *kept[:2]), (wanted, last_h, last_c), strict=True):
+    for mine, theirs in zip((y, *last), (wanted, last_h, last_c), strict=True):
         np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=2e-6)
+        assert all(mine.data_ptr() != each.data_ptr() for each in kept), "what comes out may be written to"
+    before = [torch.zeros(3, size)] * 2 if h is None else [h, c]
+    assert all(map(torch.equal, StateBefore().run((True,) * 2, kept), before))
     a, dh, dc = RecurrenceGradient(cell, size, rows).run((True,) * 3, of_y, *slow, *behind, *weights)
     expected = [SourceGradient(4).run((True,), a, weights[0]), a.T @ x, a.T @ slow[1], a.sum(0).view(4, -1), dh, dc]
     for _ in range(2):
-        found = LibraryRecurrenceGradient(4).run((True,) * 6, of_y, x, y, *kept, *behind, *weights[:3])
+        found = LibraryRecurrenceGradient(4).run((True,) * 6, of_y, x, y, kept, *behind, *weights[:3])
         for mine, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=2e-5)
 

@@ -112,6 +112,13 @@ class Binding(ABC):
         return False
 
 
+def copied(value: Any) -> Any:
+    """Tensors in memory of their own: one, a tuple of some, or none."""
+    if isinstance(value, tuple):
+        return tuple([copied(each) for each in value])  # pyright: ignore[reportUnknownVariableType]
+    return None if value is None else value.clone()
+
+
 class RowPart(NamedTuple):
     """A view of float32 numbers that lie in one row."""
 

@@ -26,7 +26,7 @@ from openmps.errors import MPSLifetimeError, MPSTypeError, counted
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, require_written, unwritten
-from openmps.runtime.binding import MemoryBinding
+from openmps.runtime.binding import MemoryBinding, copied
 from openmps.tables import html_table
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo
 
@@ -85,7 +85,7 @@ class Saved(MemoryBinding, Memory):
 
     def take(self, value: Any, *, is_shared: bool) -> None:
         """Keep what the forward function gives; a tensor that is not the state's alone is copied."""
-        self.content = value.clone() if is_shared and value is not None else value
+        self.content = copied(value) if is_shared else value
 
 
 def _resource(who: str, value: object) -> Resource:

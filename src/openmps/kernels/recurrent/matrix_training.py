@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from openmps.checks import flag, listed
+from openmps.checks import flag, listed, store
 from openmps.core.elements import ElementsShape
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty
@@ -50,6 +50,7 @@ from openmps.ops.matrix.recurrent_cells import Gru
 from openmps.ops.matrix.recurrent_library import (
     LibraryRecurrence,
     LibraryRecurrenceGradient,
+    StateBefore,
     steps_of_calls,
     trains_by_library,
 )
@@ -119,6 +120,9 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
     accumulate_weight_gradients = KernelProperty(
         False, flag, "Whether gradients are added to what their matrices hold; they replace it else. Default False."
     )
+
+    _last_calls: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    """What `_calls` was asked last, and what it is."""
 
     def encode_forward_sequence(
         self,
@@ -226,12 +230,20 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
     def _has_memory(self) -> bool:
         return self._form.cell.has_memory
 
-    def _calls(self, rows: Sequence[int]) -> tuple[int, ...]:
+    def _calls(self, rows: tuple[int, ...]) -> tuple[int, ...]:
         """The steps of each call of `LibraryRecurrence`; none where it is not the layer over steps of so many rows."""
+        if (known := self._last_calls)[0] == rows:
+            return known[1]
         form = self._form
         is_plain = form.has(INPUTS) and form.has(STATES) and not form.has(MEMORIES)
         takes = is_plain and trains_by_library(form.cell, form.outputs, self._device.torch_device, rows)
-        return steps_of_calls(form.outputs, rows) if takes else ()
+        calls = steps_of_calls(form.outputs, rows) if takes else ()
+        store(self, "_last_calls", (rows, calls))
+        return calls
+
+    def _unshare(self) -> None:
+        """See `MPSKernel`: the copy may be of another device."""
+        store(self, "_last_calls", ((), ()))
 
     def _encode_lists(
         self,
@@ -319,13 +331,15 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         x, weights = at.numbers("source_matrices"), self._parameters(at)
         before = self._state_values(at, has_state=asked.has_state)
         kept: list[Any] = [x]
+        hidden: Any = None
+        memory: Any = None
         if asked.calls:
             parts = _parts_of_calls(rows[0], asked.calls)
             for part, steps in parts:
-                kept += LibraryRecurrence(steps)(_rows_of(part, x, parts), *before, *weights[:3])
-                before = [Member(0)(each) for each in kept[-5:-3]]
-            hidden, memory = kept[-5:-3]
-            _store_calls(at, "destination_matrices", kept[1::6], [part for part, _ in parts])
+                y, hidden, memory, own = LibraryRecurrence(steps)(_rows_of(part, x, parts), *before, *weights[:3])
+                kept += [y, own]
+                before = [Member(0)(hidden), Member(0)(memory)]
+            _store_calls(at, "destination_matrices", kept[1::2], [part for part, _ in parts])
         else:
             recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
             y, hidden, memory, *kept = recurrence(x, *before, *weights)
@@ -361,7 +375,7 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
         for index, (part, steps) in reversed([*enumerate(parts)]):
             its_gradient, its_x = (_rows_of(part, each, parts) for each in (gradient, x))
             dx, *of_weights, hidden, memory = LibraryRecurrenceGradient(steps)(
-                its_gradient, its_x, *results[6 * index : 6 * index + 6], *behind, *weights[:3]
+                its_gradient, its_x, *results[2 * index : 2 * index + 2], *behind, *weights[:3]
             )
             behind = [Member(0)(hidden), Member(0)(memory)]
             found.insert(0, dx)
@@ -384,13 +398,15 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             kept = _kept_by(at, place, run, form)
             place += len(kept)
             if run.by.by_library:
-                x, _, _, _, h0, c0, *_ = kept
-                kept = Recurrence(form.cell, form.outputs, run.by.rows)(x, h0, c0, *weights)[3:]
+                before = StateBefore()(kept[2])
+                kept = Recurrence(form.cell, form.outputs, run.by.rows)(kept[0], *before, *weights)[3:]
             columns.append([run.part(each) for each in kept[:parts]])
         return [*(JoinRows()(*column) for column in zip(*columns, strict=True)), *[None] * (4 - parts)]
 
     def _part_of(self, stacked: Value, stretch: Stretch) -> Value:
         """What belongs to some gates, of all gates'."""
+        if len(stretch.places()) == self._form.cell.gates:
+            return stacked
         rows = 1 if stretch.part == BIASES else self._form.outputs
         return RowRange(stretch.first * rows, (stretch.last + 1) * rows)(stacked)
 

@@ -176,14 +176,14 @@ class KeptBy(NamedTuple):
     def parts(self, form: Form) -> int:
         """How many tensors are kept.
 
-        What gates were given and h0; c0 and c1 of a long short-term memory. Of `LibraryRecurrence` its sources, and all
-        results of each call.
+        What gates were given and h0; c0 and c1 of a long short-term memory. Of `LibraryRecurrence` its sources, and of
+        each call the first and the last result.
         """
-        return 1 + 6 * len(self.calls) if self.by_library else 4 if form.cell.has_memory else 2
+        return 1 + 2 * len(self.calls) if self.by_library else 4 if form.cell.has_memory else 2
 
 
 class Kept(Saved, View[KeptShape], Operand):
-    """One tensor that training states keep: an operand, and where it is, which is filled in when the work runs."""
+    """One tensor that training states keep, or a tuple of a library's; an operand, filled in when the work runs."""
 
     __slots__ = ("shape",)
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from math import prod
 from operator import attrgetter
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from openmps.checks import flag, listed, memory_for
-from openmps.core.elements import Elements
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.operands import FLOATS, Argument, OperandContext, OperandKernel
 from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
-from openmps.core.vector_descriptor import TORCH_TYPES
 from openmps.enumerated import member
 from openmps.errors import MPSArgumentError
 from openmps.kernels.recurrent.descriptors import MPSRNNDescriptor, descriptors
@@ -32,11 +27,17 @@ from openmps.kernels.recurrent.layer import (
     matrix_id,
     read_layer,
 )
-from openmps.kernels.recurrent.sequences import SequenceOperand, Steps, StepsShape, single_matrix
+from openmps.kernels.recurrent.sequences import SequenceOperand
 from openmps.kernels.recurrent.states import check_list
-from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.ops.geometry import meet
-from openmps.ops.matrix.recurrent import JoinRows, RowsOf
+from openmps.kernels.recurrent.weight_blocks import (
+    Layout,
+    flat_matrices,
+    made_together,
+    new_matrices,
+    some_matrices,
+)
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.matrix.recurrent import JoinRows, PartsOf, RowsOf
 from openmps.ops.op import Value
 from openmps.types import MPSDataType, MPSRNNMatrixId, MTLOrigin
 
@@ -68,8 +69,11 @@ class TrainedLayer(OperandKernel):
         self._form = layer.form
         places = layer.form.places
         self._sizes = [(1, *layer.form.shape(place)) for place in places]
-        self._in_turn = layer.form.parts_in_turn()
-        self._sums = [[places.index(place) for place in each.places()] for each in layer.form.stretches()]
+        self._layout = Layout(
+            tuple([layer.form.shape(place) for place in places]),
+            tuple(layer.form.parts_in_turn()),
+            tuple([tuple([places.index(place) for place in each.places()]) for each in layer.form.stretches()]),
+        )
         made = self._new("trainable_weights", self._type)
         for matrix, place in zip(made, places, strict=True):
             matrix.memory().copy_(torch.from_numpy(np.ascontiguousarray(layer.weights[place])))
@@ -98,9 +102,8 @@ class TrainedLayer(OperandKernel):
 
     def _new(self, argument: str, data_type: MPSDataType) -> list[MPSMatrix]:
         """Matrices of zeros like the layer's weights, those that are read at once one behind the other."""
-        shapes = [self._form.shape(place) for place in self._places]
         with memory_for(self.name, argument):
-            return _matrices_of_block(self._device, shapes, data_type, self._in_turn)
+            return new_matrices(self._device, self._layout, data_type)
 
     def create_weight_matrices(self, matrices_out: list[MPSMatrix]) -> None:
         """Append matrices of zeros like the layer's weights."""
@@ -188,13 +191,19 @@ class TrainedLayer(OperandKernel):
 
     def _weights_listed(self, command_buffer: CommandBuffer, matrices: Any) -> SequenceOperand:
         """Weights as one operand, as `_parameters` reads them."""
-        given = self._listed("weights", matrices)
-        return _flat_matrices(self.name, "weights", command_buffer, given, self._in_turn)
+        given = listed(self.name, "weights", matrices, "MPSMatrix")
+        if given and (known := made_together(command_buffer, given, self._layout)) is not None:
+            return known.flat
+        given = self._listed("weights", given)
+        return flat_matrices(self.name, "weights", command_buffer, given, self._layout.order)
 
     def _sums_listed(self, command_buffer: CommandBuffer, matrices: Any) -> list[SequenceOperand]:
         """What gradients of weights go to, an operand for each of `Form.stretches`."""
-        given = self._listed(GRADIENTS, matrices)
-        return [_some_matrices(self.name, GRADIENTS, command_buffer, given, some) for some in self._sums]
+        given = listed(self.name, GRADIENTS, matrices, "MPSMatrix")
+        if given and (known := made_together(command_buffer, given, self._layout)) is not None:
+            return known.sums
+        given = self._listed(GRADIENTS, given)
+        return [some_matrices(self.name, GRADIENTS, command_buffer, given, some) for some in self._layout.sums]
 
     # --- the mathematics ----------------------------------------------------------------------------------------------
 
@@ -202,12 +211,19 @@ class TrainedLayer(OperandKernel):
         """The weights of all gates, one behind the other, zeros for those that are not there."""
         form, flat, first = self._form, at.numbers("weights"), 0
         found: list[Value | None] = []
-        for part in PARTS:
+        of_parts = {part: [Place(part, gate) for gate in form.gates_of(part)] for part in PARTS}
+        are_there = {part: {place in form.places for place in places} for part, places in of_parts.items()}
+        columns_of = {part: 0 if form.is_vector(part) else form.shape(Place(part, 0))[1] for part in PARTS}
+        if all(len(each) == 1 for each in are_there.values()) and (form.is_unit or True in are_there[INPUTS]):
+            counts = [len(of_parts[part]) * form.outputs * max(columns_of[part], 1) for part in PARTS]
+            lengths = [count if True in are_there[part] else 0 for part, count in zip(PARTS, counts, strict=True)]
+            values = PartsOf((*lengths,), (*columns_of.values(),))(flat)
+            return [value if length else None for value, length in zip(values, lengths, strict=True)]
+        for part, places in of_parts.items():
             if not form.has(part) and (part != INPUTS or form.is_unit):
                 found.append(None)
                 continue
-            columns = 0 if form.is_vector(part) else form.shape(Place(part, 0))[1]
-            places = [Place(part, gate) for gate in form.gates_of(part)]
+            columns = columns_of[part]
             count = form.outputs * max(columns, 1)
             parts: list[Value] = []
             for is_there, some in groupby(places, key=form.places.__contains__):
@@ -245,121 +261,3 @@ def lower_copy(who: str, at: OperandContext, asked: Copy) -> None:
         raise MPSArgumentError(who, "matrix", rule, f"{at.sizes('matrix')}")
     part = {"weights": (0,), "matrix": (0, slice(first, first + rows), slice(left, left + columns))}
     at.store(asked.result, at.numbers(asked.source, *part[asked.source]), *part[asked.result])
-
-
-# --- where weights lie ------------------------------------------------------------------------------------------------
-
-_EVEN = 64
-"""Bytes of which each piece has a multiple, so that all begin where memory of their own could."""
-
-
-class _Piece:
-    """One of the parts of a block: ``pieces`` are all of them, ``memory`` all of it."""
-
-    __slots__ = ("index", "kind", "memory", "pieces")
-
-    def __init__(self, memory: Tensor, pieces: Sequence[Tensor], index: int, kind: MPSDataType) -> None:
-        self.memory, self.pieces, self.index, self.kind = memory, pieces, index, kind
-
-
-_pieces: WeakKeyDictionary[MTLBuffer, _Piece] = WeakKeyDictionary()
-
-
-def _matrices_of_block(
-    device: MTLDevice, shapes: Sequence[tuple[int, int]], data_type: MPSDataType, order: Sequence[int]
-) -> list[MPSMatrix]:
-    """Matrices of zeros in buffers of their own, whose memory lies one behind the other in an order."""
-    descriptors = [MPSMatrixDescriptor(*shape, data_type=data_type) for shape in shapes]
-    lengths = [descriptors[at].rows * descriptors[at].row_bytes for at in order]
-    if any(length % _EVEN for length in lengths):
-        return [MPSMatrix(device=device, descriptor=each) for each in descriptors]
-    memory = torch.zeros(sum(lengths), dtype=torch.uint8, device=device.torch_device)
-    pieces, buffers = memory.split(lengths), dict[int, MTLBuffer]()
-    for index, (at, piece) in enumerate(zip(order, pieces, strict=True)):
-        buffers[at] = MTLBuffer(device, piece.numel(), storage=piece)
-        _pieces[buffers[at]] = _Piece(memory, pieces, index, data_type)
-    return [MPSMatrix(buffers[at], each) for at, each in enumerate(descriptors)]
-
-
-def _in_one_piece(parts: Sequence[Elements]) -> Tensor | None:
-    """The elements of some buffers that follow one another in a block, as they lie, one axis.
-
-    None where they are others, or where a buffer has been given other memory, or is seen in part: as many elements as
-    fit lie without gaps.
-    """
-    first = _pieces.get(parts[0].buffer)
-    if first is None:
-        return None
-    pieces = first.pieces[first.index : first.index + len(parts)]
-    if len(pieces) < len(parts):
-        return None
-    dtype = TORCH_TYPES[first.kind]
-    for part, piece in zip(parts, pieces, strict=True):
-        (*_, rows, columns), kind = part.shape
-        is_all = kind is first.kind and rows * columns * dtype.itemsize == piece.numel()
-        if not is_all or part.buffer.present is not piece:
-            return None
-    start = pieces[0].storage_offset()
-    return first.memory[start : pieces[-1].storage_offset() + pieces[-1].numel()].view(dtype)
-
-
-class _Flat(Steps):
-    """The elements of a layer's matrices, of any sizes, those of each behind one another; none are stored."""
-
-    __slots__ = ()
-
-    def value(self) -> Tensor:
-        """The elements as they lie, or in memory of their own, one axis."""
-        found = _in_one_piece(self.parts)
-        return torch.cat([part.value().flatten() for part in self.parts]) if found is None else found
-
-
-class _Stretch(Steps):
-    """The rows of some of a layer's matrices."""
-
-    __slots__ = ()
-
-    def value(self) -> Tensor:
-        """The elements as they lie, or in memory of their own."""
-        found = _in_one_piece(self.parts)
-        return super().value() if found is None else found.view(self.shape.sizes)
-
-    def take(self, value: Tensor, *, is_shared: bool) -> None:
-        """Store the rows of each matrix in their place."""
-        place = _in_one_piece(self.parts)
-        if place is None:
-            super().take(value, is_shared=is_shared)
-        else:
-            place.view(self.shape.sizes).copy_(value.clone() if is_shared and meet(value, place) else value)
-
-
-def _some_matrices(
-    who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
-) -> SequenceOperand:
-    """The rows of some of a layer's single matrices, whose sizes are known to be right."""
-    parts = [each.part(0) for each in _each_single(who, argument, command_buffer, matrices, order)]
-    rows = [part.shape.sizes[0] for part in parts]
-    types = frozenset([part.shape.stored_as for part in parts])
-    shape = StepsShape(tuple(rows), parts[0].shape.sizes[1], types)
-    return SequenceOperand(matrices, parts[0] if len(parts) == 1 else _Stretch(tuple(parts), shape), rows)
-
-
-def _flat_matrices(
-    who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
-) -> SequenceOperand:
-    """The elements of a layer's single matrices, whose sizes are known to be right, in an order, as one vector."""
-    parts = _each_single(who, argument, command_buffer, matrices, order)
-    types = frozenset([part.shape.stored_as for part in parts])
-    shape = StepsShape(tuple([prod(part.shape.sizes) for part in parts]), 1, types)
-    return SequenceOperand(matrices, _Flat(tuple(parts), shape), shape.rows)
-
-
-def _each_single(
-    who: str, argument: str, command_buffer: CommandBuffer, matrices: Sequence[MPSMatrix], order: Iterable[int]
-) -> list[Elements]:
-    """All of each matrix; few calls for ordinary ones, as most are."""
-    device, ordered = command_buffer.device, [*order]
-    parts = [matrices[at].whole() for at in ordered] if {*map(type, matrices)} == {MPSMatrix} else []
-    if parts and all(part.buffer.device is device and part.shape.stored_as in FLOATS for part in parts):
-        return parts
-    return [single_matrix(who, f"{argument}[{at}]", matrices[at], command_buffer) for at in ordered]

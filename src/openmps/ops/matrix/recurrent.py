@@ -60,6 +60,22 @@ class RowsOf(Op, kind=Kind.STORAGE, gives_view=True):
         return found.view(-1, self.columns) if self.columns else found
 
 
+class PartsOf(Op, kind=Kind.STORAGE, results=4, gives_view=True):
+    """The parts of a vector, one behind the other, each as `RowsOf`; None for those without numbers."""
+
+    lengths: tuple[int, int, int, int]
+    columns: tuple[int, int, int, int]
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> tuple[Tensor | None, ...]:
+        """See `Op.run`."""
+        (flat,), first, found = operands, 0, list[Tensor | None]()
+        for length, columns in zip(self.lengths, self.columns, strict=True):
+            part = flat[first : first + length] if length else None
+            found.append(part.view(-1, columns) if part is not None and columns else part)
+            first += length
+        return tuple(found)
+
+
 class FirstColumns(Op, kind=Kind.STORAGE, gives_view=True):
     """The first columns of a matrix, or channels of an image."""
 

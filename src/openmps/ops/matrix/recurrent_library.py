@@ -7,6 +7,7 @@ and of states, as many rows in each step; from the first step to the last, witho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -104,10 +105,16 @@ def _sequence(x: Tensor, before: State, given: Parameters, steps: int) -> _Seque
     assert inputs is not None
     assert states is not None
     assert before.memory is not None
-    none = inputs.new_zeros(len(inputs))
+    none = _no_biases(len(inputs))
     weights = [inputs.contiguous(), states.contiguous(), none if biases is None else biases, none]
     state = before.hidden.unsqueeze(0).contiguous(), before.memory.unsqueeze(0).contiguous()
     return _Sequence(_in_steps(x, steps), weights, *state)
+
+
+@lru_cache(maxsize=64)
+def _no_biases(count: int) -> Tensor:
+    """Zeros, which nobody writes: the library adds two vectors of biases."""
+    return torch.zeros(count)
 
 
 def _in_steps(x: Tensor, steps: int) -> Tensor:
@@ -180,18 +187,19 @@ class PackedRecurrence(Op, kind=Kind.CONTRACTION, results=3):
             hidden = memory = x.new_zeros(1, x.shape[1], self.size)
         else:
             hidden, memory = (each.unsqueeze(0).contiguous() for each in (hidden, memory))
-        none = x.new_zeros(Lstm.gates * self.size)
+        none = _no_biases(Lstm.gates * self.size)
         sequence = _Sequence(x, [*packed, none if biases is None else biases, none], hidden, memory)
         y, hidden, memory, _ = _run(sequence, keeps=False)
         return _in_rows(y), hidden, memory
 
 
-class LibraryRecurrence(Op, kind=Kind.CONTRACTION, results=6):
+class LibraryRecurrence(Op, kind=Kind.CONTRACTION, results=4):
     """A layer of long short-term memory that `trains_by_library`, with what its gradient needs.
 
     Operands: the sources ``[rows of all steps, inputs]``, h and c before the first step, or None for zeros, weights of
     inputs and of states, biases or None. Results: h1 of all rows, h and c behind the last step, ``[1, rows, n]``; then
-    what the gradient needs besides: h and c before the first step, and a tensor of the library's own.
+    what the gradient needs besides, a tuple: h and c behind the last step and before the first one, and a tensor of the
+    library's own.
     """
 
     steps: int
@@ -201,7 +209,7 @@ class LibraryRecurrence(Op, kind=Kind.CONTRACTION, results=6):
         """See `Op`."""
         return self.steps
 
-    def run(self, wanted: tuple[bool, ...], *operands: Tensor | None) -> tuple[Tensor | None, ...]:
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor | None) -> tuple[Any, ...]:
         """See `Op.run`."""
         x, hidden, memory, *weights = operands
         assert x is not None
@@ -209,16 +217,26 @@ class LibraryRecurrence(Op, kind=Kind.CONTRACTION, results=6):
         y, h1, c1, kept = _run(_sequence(x, state, given, self.steps), keeps=True)
         # Memory of a state that is given may change before the gradient reads what it was.
         first = state if hidden is None else [None if each is None else each.clone() for each in state]
-        return _in_rows(y), h1, c1, *first, kept
+        behind = [each.clone() if is_wanted else None for each, is_wanted in zip((h1, c1), wanted[1:3], strict=True)]
+        return _in_rows(y), *behind, (h1, c1, *first, kept)
+
+
+class StateBefore(Op, kind=Kind.STORAGE, results=2, gives_view=True):
+    """Of what `LibraryRecurrence` keeps, h and c before the first step."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, Tensor]:
+        """See `Op.run`."""
+        ((_, _, hidden, memory, _),) = operands
+        return hidden, memory
 
 
 class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=6):
     """The gradients of `LibraryRecurrence`.
 
-    Operands: those with respect to h1 of all rows, the sources, all results of the layer, those with respect to h and c
-    behind the last step, or None for zeros, then weights and biases as the layer has them. Results: those with respect
-    to sources, weights of inputs and of states, biases, ``[gates, n]``, and h and c before the first step, ``[1, rows,
-    n]``.
+    Operands: those with respect to h1 of all rows, the sources, h1 of all rows and what the layer keeps, those with
+    respect to h and c behind the last step, or None for zeros, then weights and biases as the layer has them. Results:
+    those with respect to sources, weights of inputs and of states, biases, ``[gates, n]``, and h and c before the first
+    step, ``[1, rows, n]``.
     """
 
     steps: int
@@ -228,12 +246,9 @@ class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=6):
         """See `Op`."""
         return self.steps
 
-    def run(self, wanted: tuple[bool, ...], *operands: Tensor | None) -> tuple[Tensor | None, ...]:
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor | None, ...]:
         """See `Op.run`."""
-        gradient, x, y, h1, c1, h0, c0, kept, of_hidden, of_memory, *weights = operands
-        assert gradient is not None
-        assert x is not None
-        assert y is not None
+        gradient, x, y, (h1, c1, h0, c0, kept), of_hidden, of_memory, *weights = operands
         before, given = _state(x, self.steps, h0, c0, weights)
         behind = [None if each is None else each.unsqueeze(0).contiguous() for each in (of_hidden, of_memory)]
         y, gradient = _in_steps(y, self.steps), _in_steps(gradient, self.steps)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from openmps.metal.memory import Memory
 from openmps.ops.op import Function
-from openmps.runtime.binding import Binding, MemoryBinding
+from openmps.runtime.binding import Binding, MemoryBinding, copied
 from openmps.runtime.dispatch import Dispatch
 
 Memories = Mapping[int, Memory]
@@ -96,4 +96,4 @@ class Outlet(NamedTuple):
                 output_binding = output_binding.rebind([memories[number] for number in self.numbers])
             output_binding.take(value, is_shared=self.is_shared)
         if self.comes_out:
-            outs.append(value.clone() if self.is_shared and value is not None else value)
+            outs.append(copied(value) if self.is_shared else value)
