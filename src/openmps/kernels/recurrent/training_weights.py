@@ -217,7 +217,7 @@ class TrainedLayer(OperandKernel):
         if all(len(each) == 1 for each in are_there.values()) and (form.is_unit or True in are_there[INPUTS]):
             counts = [len(of_parts[part]) * form.outputs * max(columns_of[part], 1) for part in PARTS]
             lengths = [count if True in are_there[part] else 0 for part, count in zip(PARTS, counts, strict=True)]
-            values = PartsOf((*lengths,), (*columns_of.values(),))(flat)
+            values = PartsOf(tuple(lengths), tuple(columns_of.values()))(flat)
             return [value if length else None for value, length in zip(values, lengths, strict=True)]
         for part, places in of_parts.items():
             if not form.has(part) and (part != INPUTS or form.is_unit):

@@ -61,10 +61,10 @@ class RowsOf(Op, kind=Kind.STORAGE, gives_view=True):
 
 
 class PartsOf(Op, kind=Kind.STORAGE, results=4, gives_view=True):
-    """The parts of a vector, one behind the other, each as `RowsOf`; None for those without numbers."""
+    """The four parts of a vector, one behind the other, each as `RowsOf`; None for those without numbers."""
 
-    lengths: tuple[int, int, int, int]
-    columns: tuple[int, int, int, int]
+    lengths: tuple[int, ...]
+    columns: tuple[int, ...]
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> tuple[Tensor | None, ...]:
         """See `Op.run`."""

@@ -63,6 +63,8 @@ def _run(given: _Sequence, *, keeps: bool) -> Sequence[Tensor]:
             return _layer(*given.operands, *how)
 
 
+_Before = tuple[Tensor, Tensor]
+"""H and c before the first step, ``[1, rows, n]``."""
 _AT_ONCE = 1 << 18
 """Numbers of states of a call that leaves what the gradient needs."""
 _LARGE, _FEW = 512, 8
@@ -100,15 +102,19 @@ def _has_library(cell: RecurrentCell, device: torch.device) -> bool:
     return neurons == _NEURONS and torch.backends.mkldnn.is_available()
 
 
-def _sequence(x: Tensor, before: State, given: Parameters, steps: int) -> _Sequence:
-    inputs, states, biases, _ = given
-    assert inputs is not None
-    assert states is not None
-    assert before.memory is not None
-    none = _no_biases(len(inputs))
-    weights = [inputs.contiguous(), states.contiguous(), none if biases is None else biases, none]
-    state = before.hidden.unsqueeze(0).contiguous(), before.memory.unsqueeze(0).contiguous()
-    return _Sequence(_in_steps(x, steps), weights, *state)
+def _sequence(x: Tensor, steps: int, before: _Before, weights: Sequence[Tensor], biases: Tensor | None) -> _Sequence:
+    """``x`` are the rows of all steps; ``weights`` of inputs and states are as the library takes them."""
+    hidden, memory = before
+    none = _no_biases(Lstm.gates * hidden.shape[2])
+    return _Sequence(_in_steps(x, steps), [*weights, none if biases is None else biases, none], hidden, memory)
+
+
+def _before(x: Tensor, steps: int, size: int, hidden: Tensor | None, memory: Tensor | None) -> _Before:
+    """H and c before the first step of ``[rows, n]`` as the library takes them; zeros where none is given."""
+    if hidden is None or memory is None:
+        hidden = x.new_zeros(1, len(x) // steps, size)
+        return hidden, hidden
+    return hidden.unsqueeze(0).contiguous(), memory.unsqueeze(0).contiguous()
 
 
 @lru_cache(maxsize=64)
@@ -138,7 +144,11 @@ def library_lstm(
     is_plain = given.inputs is not None and given.states is not None and given.memories is None
     if not is_plain or x.dim() > 2 or x.dtype != torch.float32 or not takes_library(cell, x.device, rows):
         return None
-    y, hidden, memory, _ = _run(_sequence(x, state, given, len(rows)), keeps=False)
+    assert given.inputs is not None
+    assert given.states is not None
+    before = _before(x, len(rows), state.hidden.shape[1], *state)
+    weights = [given.inputs.contiguous(), given.states.contiguous()]
+    y, hidden, memory, _ = _run(_sequence(x, len(rows), before, weights, given.biases), keeps=False)
     return _in_rows(y), State(hidden[0], memory[0])
 
 
@@ -182,14 +192,8 @@ class PackedRecurrence(Op, kind=Kind.CONTRACTION, results=3):
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, ...]:
         """See `Op.run`."""
         x, hidden, memory, packed, biases = operands
-        x = _in_steps(x, self.steps)
-        if hidden is None:
-            hidden = memory = x.new_zeros(1, x.shape[1], self.size)
-        else:
-            hidden, memory = (each.unsqueeze(0).contiguous() for each in (hidden, memory))
-        none = _no_biases(Lstm.gates * self.size)
-        sequence = _Sequence(x, [*packed, none if biases is None else biases, none], hidden, memory)
-        y, hidden, memory, _ = _run(sequence, keeps=False)
+        before = _before(x, self.steps, self.size, hidden, memory)
+        y, hidden, memory, _ = _run(_sequence(x, self.steps, before, packed, biases), keeps=False)
         return _in_rows(y), hidden, memory
 
 
@@ -209,14 +213,14 @@ class LibraryRecurrence(Op, kind=Kind.CONTRACTION, results=4):
         """See `Op`."""
         return self.steps
 
-    def run(self, wanted: tuple[bool, ...], *operands: Tensor | None) -> tuple[Any, ...]:
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Any, ...]:
         """See `Op.run`."""
-        x, hidden, memory, *weights = operands
-        assert x is not None
-        state, given = _state(x, self.steps, hidden, memory, weights)
-        y, h1, c1, kept = _run(_sequence(x, state, given, self.steps), keeps=True)
+        x, hidden, memory, inputs, states, biases = operands
+        before = _before(x, self.steps, states.shape[1], hidden, memory)
+        weights = [inputs.contiguous(), states.contiguous()]
+        y, h1, c1, kept = _run(_sequence(x, self.steps, before, weights, biases), keeps=True)
         # Memory of a state that is given may change before the gradient reads what it was.
-        first = state if hidden is None else [None if each is None else each.clone() for each in state]
+        first = before if hidden is None else [each.clone() for each in before]
         behind = [each.clone() if is_wanted else None for each, is_wanted in zip((h1, c1), wanted[1:3], strict=True)]
         return _in_rows(y), *behind, (h1, c1, *first, kept)
 
@@ -227,7 +231,7 @@ class StateBefore(Op, kind=Kind.STORAGE, results=2, gives_view=True):
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, Tensor]:
         """See `Op.run`."""
         ((_, _, hidden, memory, _),) = operands
-        return hidden, memory
+        return hidden[0], memory[0]
 
 
 class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=6):
@@ -248,26 +252,13 @@ class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=6):
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor | None, ...]:
         """See `Op.run`."""
-        gradient, x, y, (h1, c1, h0, c0, kept), of_hidden, of_memory, *weights = operands
-        before, given = _state(x, self.steps, h0, c0, weights)
+        gradient, x, y, (h1, c1, h0, c0, kept), of_hidden, of_memory, inputs, states, biases = operands
         behind = [None if each is None else each.unsqueeze(0).contiguous() for each in (of_hidden, of_memory)]
         y, gradient = _in_steps(y, self.steps), _in_steps(gradient, self.steps)
-        sequence = _sequence(x, before, given, self.steps)
-        size = sequence.hidden.shape[2]
-        how = False, _LSTM, size, 1, True, True, False, [], False
+        sequence = _sequence(x, self.steps, (h0, c0), [inputs.contiguous(), states.contiguous()], biases)
+        how = False, _LSTM, states.shape[1], 1, True, True, False, [], False
         with OneThread(applies=sequence.has_small_steps):
             dx, of_inputs, of_states, of_biases, _, dh, dc = _layer_backward(
                 *sequence.operands, y, h1, c1, gradient, *behind, *how, kept
             )
         return _in_rows(dx), of_inputs, of_states, of_biases.view(Lstm.gates, -1), dh, dc
-
-
-def _state(
-    x: Tensor, steps: int, hidden: Tensor | None, memory: Tensor | None, weights: Sequence[Tensor | None]
-) -> tuple[State, Parameters]:
-    """The state before the first step, zeros where none is given, and the parameters."""
-    inputs, states, biases = weights
-    assert states is not None
-    if hidden is None or memory is None:
-        hidden = memory = x.new_zeros(len(x) // steps, states.shape[1])
-    return State(hidden, memory), Parameters(inputs, states, biases)
