@@ -11,6 +11,7 @@ import torch
 import openmps as mps
 from encoding import Bench, finish
 from openmps.errors import MPSArgumentError
+from openmps.kernels.recurrent.sequences import Given, matrix_sequence
 from recurrent_layers import GRU, LSTM, Trained, gru, lstm, matrices, run, single
 
 
@@ -175,3 +176,29 @@ def test_what_is_refused_of_a_sequence(bench: Bench) -> None:
     low = _steps(bench, np.zeros((3, 2, 1), np.float32), "sequences")
     with pytest.raises(MPSArgumentError, match=r"destination_matrices\[0\] must have 3 rows of 1 elements"):
         layer.encode_sequence(bench.command_buffer(), wide, low)
+
+
+def test_a_sequence_read_at_several_widths(bench: Bench, rng: np.random.Generator) -> None:
+    """By layers in turn; what each sees of it is looked up again where the width is another, and only then."""
+    x, made = rng.normal(size=(4, 3, 6)).astype(np.float32), list[np.ndarray]()
+    layers = {
+        width: mps.MPSRNNMatrixInferenceLayer(
+            bench.device, single(rng.normal(size=(2, width)), rng.normal(size=(2, 2)), rng.normal(size=2))
+        )
+        for width in (6, 4)
+    }
+    sources = mps.MatrixSequence(mps.MPSMatrix.from_numpy(bench.device, x, copy=True))
+    results = mps.MatrixSequence(mps.MPSMatrix(bench.device, mps.MPSMatrixDescriptor(3, 2, matrices=4)))
+    command_buffer = bench.command_buffer()
+    assert matrix_sequence("test", command_buffer, Given("x", sources), 6) is matrix_sequence(
+        "test", command_buffer, Given("x", sources), 6
+    )
+    for width in (6, 4, 6, 4):
+        command_buffer = bench.command_buffer()
+        layers[width].encode_sequence(command_buffer, sources, results)
+        finish(command_buffer)
+        made.append(np.stack([each.numpy() for each in results]))
+        np.testing.assert_array_equal(made[-1], run(bench, layers[width], list(x[:, :, :width])))
+    np.testing.assert_array_equal(made[:2], made[2:])
+    with pytest.raises(MPSArgumentError, match="must hold 4"):
+        layers[4].encode_sequence(bench.command_buffer(), sources, results[:3])

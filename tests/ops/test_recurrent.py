@@ -12,7 +12,7 @@ import torch
 
 from helpers import array, assert_close, tensor
 from in_one_test import in_one_test
-from openmps.ops.matrix.recurrent import GateGradient, Recurrence, RecurrenceGradient, SourceGradient
+from openmps.ops.matrix.recurrent import GateGradient, PartsOf, Recurrence, RecurrenceGradient, SourceGradient
 from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, Parameters, RecurrentCell, SingleGate, State
 from openmps.ops.matrix.recurrent_library import (
     LibraryRecurrence,
@@ -314,3 +314,15 @@ def test_the_slope_of_a_pole_is_0() -> None:
     a, dh, _ = RecurrenceGradient(cell, 1, (1,)).run(ALL, torch.ones(1, 1), *kept, None, None, *weights)
     assert torch.isfinite(a).all()
     assert float(dh[0]) == 1.0
+
+
+def test_the_parts_of_a_vector_are_views() -> None:
+    flat = torch.arange(11.0)
+    matrix, none, vector, row = PartsOf((6, 0, 3, 2), (2, 5, 0, 2)).run((True,) * 4, flat)
+    assert none is None
+    assert matrix is not None
+    assert vector is not None
+    assert row is not None
+    flat += 1
+    assert matrix.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert (vector.tolist(), row.tolist()) == ([7, 8, 9], [[10, 11]])

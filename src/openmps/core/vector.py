@@ -36,6 +36,7 @@ _DATA_TYPES = {dtype: kind for kind, dtype in TORCH_TYPES.items() if not kind & 
 _Take = Callable[..., Taken]
 """`taken_array` or `taken_tensor`."""
 Descriptor = TypeVar("Descriptor", MPSVectorDescriptor, MPSMatrixDescriptor)
+T = TypeVar("T")
 
 
 class _Elements(StoredElements, Generic[Descriptor]):
@@ -254,10 +255,11 @@ class MatrixSequence(KnownAttributes, Sequence[MPSMatrix]):
         MPSTypeError: ``matrix`` is no ordinary `MPSMatrix`.
     """
 
-    __slots__ = ("__weakref__", "_made", "_matrix")
+    __slots__ = ("__weakref__", "_made", "_matrix", "_seen")
 
     _matrix: MPSMatrix
     _made: list[MPSMatrix | None]
+    _seen: tuple[int, Any] | None
 
     def __init__(self, matrix: MPSMatrix) -> None:
         if not isinstance(matrix, MPSMatrix) or isinstance(matrix, MPSTemporaryMatrix):
@@ -265,6 +267,7 @@ class MatrixSequence(KnownAttributes, Sequence[MPSMatrix]):
             raise MPSTypeError("MatrixSequence", "matrix", rule, type(matrix).__name__)
         store(self, "_matrix", matrix)
         store(self, "_made", [None] * matrix.matrices)
+        store(self, "_seen", None)
 
     @property
     def matrix(self) -> MPSMatrix:
@@ -299,6 +302,15 @@ class MatrixSequence(KnownAttributes, Sequence[MPSMatrix]):
 
     def __repr__(self) -> str:
         return f"<MatrixSequence of {self._matrix!r}>"
+
+
+def seen_of(sequence: MatrixSequence, columns: int, look: Callable[[MPSMatrix, int], T]) -> T:
+    """What encodes see of the first columns of a sequence, looked up once."""
+    seen = sequence._seen  # pyright: ignore[reportPrivateUsage]
+    if seen is None or seen[0] != columns:
+        seen = columns, look(sequence.matrix, columns)
+        store(sequence, "_seen", seen)
+    return seen[1]
 
 
 def _check_prefetch(

@@ -15,7 +15,7 @@ from openmps.core.elements import Elements, ElementsShape
 from openmps.core.kernel.operands import FLOATS, Argument
 from openmps.core.numbers import integer
 from openmps.core.operand import Operand, OperandList, View
-from openmps.core.vector import MatrixSequence, MPSMatrix
+from openmps.core.vector import MatrixSequence, MPSMatrix, seen_of
 from openmps.core.vector_descriptor import TORCH_TYPES
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer
@@ -152,8 +152,11 @@ def matrix_sequence(
     if isinstance(matrices, MatrixSequence) and offsets is None:
         if rows is not None:
             check_count(who, argument, matrices, len(rows), like)
-        if (declared := _declared(matrices.matrix, command_buffer, columns, rows)) is not None:
-            return declared
+        declared = seen_of(matrices, columns, _declared)
+        if declared is not None and (rows is None or rows == declared.rows):
+            (buffer,) = declared.whole().memories()
+            if buffer.device is command_buffer.device:
+                return declared
     given = listed(who, argument, matrices, "MPSMatrix")
     if not given:
         raise MPSArgumentError(who, argument, "must hold at least one matrix", "none")
@@ -182,19 +185,15 @@ def matrix_sequence(
     return SequenceOperand(given, _joined(parts), [part.shape.sizes[0] for part in parts])
 
 
-def _declared(
-    matrix: MPSMatrix, command_buffer: CommandBuffer, columns: int, rows: Sequence[int] | None
-) -> SequenceOperand | None:
-    """The sequence of the matrices of one; None where there are gaps between them, or one may have to be refused."""
+def _declared(matrix: MPSMatrix, columns: int) -> SequenceOperand | None:
+    """The sequence of the matrices of one; None where there are gaps between them, or one has to be refused."""
     whole = matrix.whole()
     (count, high, wide), kind = whole.shape
-    counts = (high,) * count
-    if kind not in FLOATS or wide < columns or whole.buffer.device is not command_buffer.device:
-        return None
-    if (count > 1 and whole.strides[0] != high * whole.strides[1]) or (rows is not None and tuple(rows) != counts):
+    if kind not in FLOATS or wide < columns or (count > 1 and whole.strides[0] != high * whole.strides[1]):
         return None
     shape = ElementsShape((count * high, columns), kind)
-    return SequenceOperand((matrix,), Elements(whole.buffer, whole.offset, shape, whole.strides[1:]), counts)
+    operand = Elements(whole.buffer, whole.offset, shape, whole.strides[1:])
+    return SequenceOperand((matrix,), operand, (high,) * count)
 
 
 def _even(

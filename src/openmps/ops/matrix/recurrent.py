@@ -68,12 +68,14 @@ class PartsOf(Op, kind=Kind.STORAGE, results=4, gives_view=True):
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> tuple[Tensor | None, ...]:
         """See `Op.run`."""
-        (flat,), first, found = operands, 0, list[Tensor | None]()
-        for length, columns in zip(self.lengths, self.columns, strict=True):
-            part = flat[first : first + length] if length else None
-            found.append(part.view(-1, columns) if part is not None and columns else part)
-            first += length
-        return tuple(found)
+        # Half the time of four slices.
+        parts = torch.unsafe_split_with_sizes(operands[0], self.lengths)
+        return tuple(
+            [
+                None if not length else part.view(-1, columns) if columns else part
+                for part, length, columns in zip(parts, self.lengths, self.columns, strict=True)
+            ]
+        )
 
 
 class FirstColumns(Op, kind=Kind.STORAGE, gives_view=True):
