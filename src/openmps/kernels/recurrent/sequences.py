@@ -153,10 +153,9 @@ def matrix_sequence(
         if rows is not None:
             check_count(who, argument, matrices, len(rows), like)
         declared = seen_of(matrices, columns, _declared)
-        if declared is not None and (rows is None or rows == declared.rows):
-            (buffer,) = declared.whole().memories()
-            if buffer.device is command_buffer.device:
-                return declared
+        is_there = declared is not None and matrices.matrix.device is command_buffer.device
+        if declared is not None and is_there and (rows is None or rows == declared.rows):
+            return declared
     given = listed(who, argument, matrices, "MPSMatrix")
     if not given:
         raise MPSArgumentError(who, argument, "must hold at least one matrix", "none")
