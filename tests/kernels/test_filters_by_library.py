@@ -26,8 +26,9 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel import filter_forms
 from openmps.ops import opencv
-from openmps.ops.opencv import form, pixels, table
+from openmps.ops.opencv import edges, form, measures, pixels, scale, table, windows
 from openmps.ops.opencv.form import ByLibrary
+from openmps.parts import run_parts
 from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MPSScaleTransform, MTLOrigin, MTLRegion, MTLSize
 from openmps.types import MPSImageFeatureChannelFormat as Format
@@ -113,6 +114,58 @@ def test_numbers_are_those_of_our_own_forms(sample: FilterSample, stored_as: For
         moved.clip_rect = MTLRegion(MTLOrigin(1, 2, 0), MTLSize(4, 3, 2))
         for each in (kernel, moved):
             _compare(make(each), stored_as)
+
+
+WHOLE = {
+    "MPSImageGaussianBlur 10",
+    "MPSImageStatisticsMinAndMax",
+    "MPSImageReduceRowMean, float32",
+    "MPSImageReduceColumnMax",
+}
+"""Cases that no form of several threads makes."""
+
+
+@pytest.fixture
+def shares(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many threads each computation has been given; few numbers are worth one."""
+    for key, row in table.FORMS.items():
+        monkeypatch.setitem(table.FORMS, key, row._replace(least=None if row.least is None else 500))
+    for module, name in ((pixels, "_COPIED"), (measures, "_SUMMED"), (measures, "_ROUNDED"), (opencv, "_COUNTED")):
+        monkeypatch.setattr(module, name, 500)
+    found: list[int] = []
+
+    def noted(do: Callable[[Any], object], parts: Any, threads: int) -> None:
+        found.append(min(threads, len(parts)))
+        run_parts(do, parts, threads)
+
+    for module in (edges, form, measures, opencv, scale, windows):
+        monkeypatch.setattr(module, "run_parts", noted)
+    before = torch.get_num_threads()
+    yield found
+    torch.set_num_threads(before)
+
+
+def test_bits_are_the_same_for_any_number_of_threads(shares: list[int]) -> None:
+    """In parts of few numbers, some of which windows leave.
+
+    But of distances: there the library itself has another function for one thread, which rounds otherwise.
+    """
+    whole: set[str] = set()
+    for case in CASES:
+        if case.name == "MPSImageEuclideanDistanceTransform":
+            continue
+        made: list[np.ndarray] = []
+        for threads in (1, 2, 3):
+            shares.clear()
+            torch.set_num_threads(threads)
+            pair = Pair(case, CPU, None, 617, 467)
+            pair.ours()
+            made.append(pair._result.read_bytes())
+            if threads == 3 and max(shares, default=1) < 3:
+                whole.add(case.name)
+        for each in made[1:]:
+            np.testing.assert_array_equal(each, made[0], case.name)
+    assert whole == WHOLE
 
 
 @in_one_test

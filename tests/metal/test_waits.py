@@ -261,9 +261,12 @@ def test_signal_handlers_that_commit_at_any_time(run_script: Callable[[str], str
 # --- a buffer behind one that nobody commits --------------------------------------------------------------------------
 
 BEHIND = """
-import signal
+import signal, threading
+from openmps.parts import run_parts
 from openmps.runtime.devices import mtl_device
 signal.alarm(50)
+both = threading.Barrier(2)
+run_parts(lambda part: both.wait(), range(2), 2)
 queue = mtl_device("cpu").new_command_queue()
 a, b = queue.command_buffer(), queue.command_buffer()
 a.label, b.label = "a", "b"
@@ -281,7 +284,7 @@ b.wait_until_completed()
 
 
 def test_a_wait_behind_a_buffer_that_nobody_commits(run_script: Callable[[str], str]) -> None:
-    """There is one thread: it cannot wait and commit."""
+    """There is one thread: it cannot wait and commit, nor do those that join in parts of its work."""
     rule = "would never return: MTLCommandBuffer 'a', enqueued before it, is not committed, got status COMMITTED"
     remedy = "Commit that one, or drop it"
     assert run_script(BEHIND).splitlines() == [

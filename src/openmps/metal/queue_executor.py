@@ -494,7 +494,9 @@ def forget_captures(device: torch.device) -> None:
 
 def _others_are_at_work() -> bool:
     """Whether there is a thread, or a handler to come, that might commit something."""
+    from openmps.parts import part_threads  # few programs wait so long, or have them
+
     executors = QueueExecutor.all()
-    workers = [awake_threads.holder, *(executor.worker for executor in executors)]
+    workers = [awake_threads.holder, *part_threads.threads, *(executor.worker for executor in executors)]
     others = [each for each in threading.enumerate() if each not in workers and each is not threading.current_thread()]
     return bool(others) or any(executor.is_at_work for executor in executors)

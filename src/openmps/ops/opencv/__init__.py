@@ -15,10 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openmps.parts import run_parts
+
 _LEAST = 5
 """Major version: those before scale bytes by weights of five bits."""
 _EXACT = 1 << 23
-"""Numbers that are counted together: the library gives counts as float32."""
+"""Numbers that are counted together at most: the library gives counts as float32."""
+_COUNTED = 1 << 19
+"""Numbers of all channels, of which one is counted, that are worth a thread."""
 
 
 @cache
@@ -51,11 +55,24 @@ def library() -> Any:
 
 def byte_counts(cv2: Any, x: Tensor, count: int) -> Tensor:
     """How often each byte is in each of the first channels of all images ``[N, C, H, W]``, int64 ``[count, 256]``."""
+    images = x.permute(0, 2, 3, 1).contiguous().numpy()
+    threads = torch.get_num_threads()
+    row = max(1, images[0, 0].size)
+    rows = max(1, min(_EXACT, max(_COUNTED, images[0].size // threads)) // row)
+    parts = [
+        (channel, image[first : first + rows])
+        for channel in range(count)
+        for image in images
+        for first in range(0, len(image), rows)
+    ]
+    found: list[tuple[int, Any]] = []
+
+    def count_bytes(part: tuple[int, Any]) -> None:
+        channel, pixels = part
+        found.append((channel, cv2.calcHist([pixels], [channel], None, [256], [0, 256])))
+
+    run_parts(count_bytes, parts, threads)
     counts = np.zeros((count, 256), np.int64)
-    for image in x.permute(0, 2, 3, 1).contiguous().numpy():
-        rows = max(1, _EXACT // image[0].size)
-        for first in range(0, len(image), rows):
-            part = image[first : first + rows]
-            for channel, total in enumerate(counts):
-                total += cv2.calcHist([part], [channel], None, [256], [0, 256]).ravel().astype(np.int64)
+    for channel, counted in found:
+        counts[channel] += counted.ravel().astype(np.int64)
     return torch.from_numpy(counts)

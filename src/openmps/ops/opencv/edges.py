@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from openmps.ops.image.canny import STEEP, Canny
 from openmps.ops.image.separable import Separable
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.opencv.form import Array, Run, bands, border_of, is_centred
 from openmps.ops.opencv.windows import has_few_taps, weights_of
+from openmps.parts import run_parts
 
 
 def canny(site: Site) -> Run | None:
@@ -33,8 +35,11 @@ def canny(site: Site) -> Run | None:
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
         border, (height, width) = border_of(cv2, op.edge_mode), made.shape
         length = np.zeros((height + 2, width + 2), np.float32)  # with a frame, so that neighbours lie at one distance
-        found: list[tuple[Array, Array, Array]] = []
-        for read, rows, part in bands(height, width, len(down) // 2 + 1):
+        parts = list(bands(height, width, len(down) // 2 + 1))
+        found: list[Any] = [None] * len(parts)
+
+        def find(index: int) -> None:
+            read, rows, part = parts[index]
             smooth = cv2.sepFilter2D(given[0][read], cv2.CV_32F, across, down, borderType=border)
             steps = [
                 cv2.Sobel(smooth, cv2.CV_32F, *order, ksize=3, borderType=border)[part] for order in ((1, 0), (0, 1))
@@ -43,7 +48,9 @@ def canny(site: Site) -> Run | None:
             cv2.magnitude(*steps, magnitude=inner)
             row, column = np.divmod(np.flatnonzero(inner > op.low), width)
             place = (row + rows.start + 1) * (width + 2) + column + 1
-            found.append((place, steps[0][row, column], steps[1][row, column]))
+            found[index] = place, steps[0][row, column], steps[1][row, column]
+
+        run_parts(find, range(len(parts)), torch.get_num_threads())
         weak = _ridge(length, *(np.concatenate(each) for each in zip(*found, strict=True)))
         edges = _joined(cv2, weak, weak[length.ravel()[weak] > op.high], length.shape)
         made[...] = 0

@@ -2,12 +2,14 @@
 
 A form is chosen by the operations of a filter and by how pictures are stored (`openmps.ops.opencv.table`), once, when
 the encode is planned. It runs on one picture at a time, arrays ``[H, W, channels]`` or ``[H, W]`` that share the memory
-of images, and writes into that of the result.
+of images, and writes into that of the result. Most of the library's functions have one thread: pictures are made in
+parts of rows, by as many threads as PyTorch has. No number depends on how many those are, but for distances, for which
+the library has another function where it has one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -20,11 +22,14 @@ from openmps.ops.elements import DTYPES
 from openmps.ops.geometry import Axis, Window, packed, read
 from openmps.ops.image.site import Site
 from openmps.ops.op import Function, Role
+from openmps.parts import run_parts
 from openmps.types import MPSImageEdgeMode
 
 Array = NDArray[Any]
+_FEWEST = 8
+"""Rows of a part for each that windows reach beyond it: these are made twice."""
 _BAND = 1 << 18
-"""Numbers of a thread's part of a band: some float32 pictures of it in the cache of a core."""
+"""Numbers of a band: some float32 pictures of it in the cache of a core."""
 
 
 class Reads(Enum):
@@ -52,18 +57,28 @@ class Form(NamedTuple):
     """Gives what computes one picture; None where the library's numbers would be others, or come no sooner."""
     edge_mode: MPSImageEdgeMode | None = None
     """How sources go on beyond their edges, whatever the filter's property says."""
+    least: int | None = None
+    """Numbers of the result that are worth a thread; None where rows of it follow from others than the same rows of the
+    sources, and those that windows reach, or where the form itself makes parts."""
+
+
+class _Picture(NamedTuple):
+    made: Array
+    given: list[Array]
 
 
 class ByLibrary:
     """A planned form, for the pictures of a batch."""
 
     def __init__(self, form: Form, run: Run, site: Site, function: Function) -> None:
-        self._run, self._site = run, site
+        self._run, self._site, self._least = run, site, form.least
         self._edges = site.edges if form.edge_mode is None else (form.edge_mode,) * len(site.edges)
         clamps = self._edges[0] == MPSImageEdgeMode.CLAMP
         is_continued = form.reads is Reads.WINDOWS or (form.reads is Reads.CLAMPED_WINDOWS and clamps)
         is_whole = form.reads is Reads.SOURCES or (is_continued and is_centred(site.window))
         self._is_cut = form.reads in (Reads.WINDOWS, Reads.CLAMPED_WINDOWS) and not is_whole
+        self._margin = site.window.size[0] // 2 if is_continued else 0
+        """Rows that a window reaches above and below."""
         regions = [None if is_whole or reads_all(each) else each for each in site.windows]
         self._sources = [
             (index, regions[int(each.name)], self._edges[int(each.name)])
@@ -81,13 +96,48 @@ class ByLibrary:
         if place is None or not _is_packed(place) or meet(place, *sources, *constants):
             room, place = None, self._new(len(sources[0]))
         border = border_of(cv2, self._edges[0])
-        for made, *given in zip(_flat(place), *map(_flat, sources), strict=True):
-            whole = np.empty(given[0].shape, made.dtype) if self._is_cut else made
-            self._run(cv2, [*given, *constants], whole, border)
-            if self._is_cut:
-                (height, width), (rows, columns) = self._site.size, self._site.window.size
-                made[...] = whole[rows // 2 :, columns // 2 :][:height, :width]
+        pictures = [_Picture(made, given) for made, *given in zip(_flat(place), *map(_flat, sources), strict=True)]
+
+        def make(part: tuple[_Picture, slice | None]) -> None:
+            self._make(cv2, *part, constants, border)
+
+        threads = torch.get_num_threads()
+        rows = self._rows(place, threads)
+        run_parts(make, [(each, part) for each in pictures for part in rows], 1 if self._least is None else threads)
         return None if room is not None else torch.from_numpy(place).permute(0, 3, 1, 2)
+
+    def _rows(self, place: Array, threads: int) -> Sequence[slice | None]:
+        """Those of each picture that one thread makes at a time; None for all of it."""
+        images, height = place.shape[:2]
+        count = 1
+        if self._least is not None and not self._is_cut:
+            count = min(threads, place.size // self._least) // images
+            count = min(count, height // max(1, _FEWEST * self._margin))
+        return [None] if count < 2 else parts(height, count)
+
+    def _make(self, cv2: Any, picture: _Picture, rows: slice | None, constants: list[Array], border: int) -> None:
+        made, given = picture
+        if rows is not None:
+            self._make_rows(cv2, picture, rows, constants, border)
+        elif self._is_cut:
+            whole = np.empty(given[0].shape, made.dtype)
+            self._run(cv2, [*given, *constants], whole, border)
+            (height, width), (down, across) = self._site.size, self._site.window.size
+            made[...] = whole[down // 2 :, across // 2 :][:height, :width]
+        else:
+            self._run(cv2, [*given, *constants], made, border)
+
+    def _make_rows(self, cv2: Any, picture: _Picture, rows: slice, constants: list[Array], border: int) -> None:
+        (made, given), margin = picture, self._margin
+        self._run(cv2, [*(each[rows] for each in given), *constants], made[rows], border)
+        # To the library the picture began and ended with these rows: what windows beyond them reach is made again.
+        x = given[0]
+        for first in (rows.start, rows.stop - margin) if margin else ():
+            if margin <= first <= len(x) - 2 * margin:
+                part = x[first - margin : first + 2 * margin]
+                again = np.empty((len(part), *made.shape[1:]), made.dtype)
+                self._run(cv2, [part, *constants], again, border)
+                made[first : first + margin] = again[margin : 2 * margin]
 
     def _new(self, images: int) -> Array:
         channel_format, channels = self._site.result
@@ -123,12 +173,24 @@ def reads_all(window: Window) -> bool:
     return all((axis.first, axis.read) == (0, axis.source) for axis in (window.x, window.y))
 
 
+def parts(height: int, count: int) -> list[slice]:
+    """So many parts of rows, none of them empty, that differ by a row at most."""
+    count = max(1, min(count, height))
+    return [slice(height * part // count, height * (part + 1) // count) for part in range(count)]
+
+
+def in_parts(make: Callable[[slice], object], x: Array, least: int) -> None:
+    """Call with rows of an array, each of which can be made by itself; so many numbers are worth a thread."""
+    threads = torch.get_num_threads()
+    run_parts(make, parts(len(x), min(threads, x.size // least)), threads)
+
+
 def bands(height: int, width: int, margin: int) -> Iterator[tuple[slice, slice, slice]]:
     """Bands of rows: those that are read, those made of them, and where these are among the rows read.
 
-    ``width`` is the numbers of a row, ``margin`` the rows that are read above and below. Threads share a band.
+    ``width`` is the numbers of a row, ``margin`` the rows that are read above and below.
     """
-    rows = max(_BAND * torch.get_num_threads() // width, 8 * margin, 1)
+    rows = max(_BAND // width, 8 * margin, 1)
     for first in range(0, height, rows):
         last = min(first + rows, height)
         start = max(first - margin, 0)

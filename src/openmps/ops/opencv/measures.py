@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from openmps.ops.image.distance import Distances
 from openmps.ops.image.integral import Integral
 from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
 from openmps.ops.image.statistics import MeanAndVariance
-from openmps.ops.opencv.form import Array, Run, bands, is_centred
+from openmps.ops.opencv.form import Array, Run, bands, in_parts, is_centred, parts
+from openmps.parts import run_parts
+
+_SUMMED = 1 << 19
+"""Numbers whose sums are made by one thread."""
+_ROUNDED = 1 << 18
+"""Numbers that are rounded which are worth a thread."""
 
 
 def moments(site: Site) -> Run | None:
@@ -22,8 +29,19 @@ def moments(site: Site) -> Run | None:
     largest = 255.0 if site.formats[0] is BYTES else 1.0
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
-        mean, deviation = (each.ravel() / largest for each in cv2.meanStdDev(given[0]))
-        made[0] = np.stack([mean, np.square(deviation)]).reshape(made[0].shape)
+        x = given[0]
+        rows = parts(len(x), x.size // _SUMMED)  # as many whatever there are of threads
+        found: list[Any] = [None] * len(rows)
+
+        def measure(part: int) -> None:
+            found[part] = cv2.meanStdDev(x[rows[part]])
+
+        run_parts(measure, range(len(rows)), torch.get_num_threads())
+        share = np.array([each.stop - each.start for each in rows]) / len(x)
+        means, deviations = np.concatenate(found, 2)
+        mean = means @ share
+        variance = (np.square(deviations) + np.square(means - mean[:, None])) @ share
+        made[0] = np.stack([mean / largest, variance / largest**2]).reshape(made[0].shape)
 
     return run
 
@@ -53,7 +71,12 @@ def integral(site: Site) -> Run | None:
         return None
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
-        made[...] = cv2.integral(given[0], sdepth=cv2.CV_64F)[1:, 1:]
+        sums = cv2.integral(given[0], sdepth=cv2.CV_64F)[1:, 1:]
+
+        def round_(rows: slice) -> None:
+            made[rows] = sums[rows]
+
+        in_parts(round_, made, _ROUNDED)
 
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
 from openmps.ops.image.histogram import Lookup, table_of_bytes
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.threshold import Limited, Threshold, ThresholdBytes, Thresholding
-from openmps.ops.opencv.form import Array, Run, bands
+from openmps.ops.opencv.form import Array, Run, bands, in_parts
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
 from openmps.types import MPSAlphaType
 
@@ -25,6 +26,9 @@ _THRESHOLDS = {
     Thresholding.TO_ZERO: "THRESH_TOZERO",
     Thresholding.TO_ZERO_INVERSE: "THRESH_TOZERO_INV",
 }
+_LARGEST = float(np.finfo(np.float32).max)
+_COPIED = 1 << 20
+"""Numbers that are looked up or turned which are worth a thread."""
 _PAIRS = 1 << 19
 """Bytes of a picture from which on it is faster to make a table of two bytes than to look them up one by one."""
 
@@ -62,10 +66,7 @@ def gray_threshold(site: Site) -> Run | None:
         numbers = np.empty(x[parts[0]].shape, np.float32)
         for rows in parts:
             part = numbers[: rows.stop - rows.start]
-            if torch.get_num_threads() > 1:
-                torch.from_numpy(part).copy_(torch.from_numpy(x[rows]))
-            else:  # which takes NumPy less time
-                part[...] = x[rows]
+            part[...] = x[rows]
             value = cv2.cvtColor(part, code)
             cv2.threshold(value, limit, largest, getattr(cv2, _THRESHOLDS[op.how]), dst=value)
             cv2.convertScaleAbs(value, dst=made[rows])  # no number is negative
@@ -100,9 +101,13 @@ def combination(site: Site) -> Run | None:
             return
         (op,) = limits
         assert isinstance(op, Limited)
-        for rows, _, _ in bands(len(made), 2 * made[0].size, 0):  # a source and the result
-            combine(cv2, x[rows], y[rows], made[rows])
-            torch.from_numpy(made[rows]).clamp_(op.minimum, op.maximum)
+        is_open = (op.minimum, op.maximum) == (-_LARGEST, _LARGEST)
+        for rows, _, _ in bands(len(made), 4 * made[0].size, 0):  # of numbers that lie in a core's cache
+            part = made[rows]
+            combine(cv2, x[rows], y[rows], part)
+            # Sums are float64: they are finite where all numbers are.
+            if not (is_open and math.isfinite(cv2.sumElems(part.reshape(len(part), -1))[0])):
+                np.clip(part, op.minimum, op.maximum, out=part)
 
     return run if not limits or site.formats[0] is FLOATS else None
 
@@ -145,11 +150,12 @@ def looked_up(site: Site) -> Run | None:
         x = given[0]
         table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high, op.rounds).numpy()
         if channels > 1:
-            cv2.LUT(x, table.T[:, None].copy(), dst=made)
+            wanted, into = table.T[:, None].copy(), made
         elif x.size < _PAIRS or x.shape[1] % 2:
-            cv2.LUT(x, table[0], dst=made)
+            wanted, into = table[0], made
         else:
-            cv2.LUT(x.view(np.uint16), _of_pairs(table[0]), dst=made.view(np.uint16))
+            wanted, x, into = _of_pairs(table[0]), x.view(np.uint16), made.view(np.uint16)
+        in_parts(lambda rows: cv2.LUT(x[rows], wanted, dst=into[rows]), into, _COPIED)
 
     return run
 
@@ -166,6 +172,7 @@ def transposed(site: Site) -> Run | None:
         return None
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
-        cv2.transpose(given[0], dst=made)
+        x = given[0]
+        in_parts(lambda rows: cv2.transpose(x[:, rows], dst=made[rows]), made, _COPIED)
 
     return run

@@ -29,22 +29,24 @@ from openmps.ops.resample.image_scale import ScaleImage
 from openmps.types import MPSImageEdgeMode
 
 _CLAMP = MPSImageEdgeMode.CLAMP
+_QUICK, _USUAL, _SLOW = 1 << 21, 1 << 18, 1 << 15
+"""Numbers that are worth a thread, by what a form does with each: to wake one takes 10 to 50 us."""
 
 FORMS: dict[tuple[type[Op], ...], Form] = {
-    (Correlate,): Form(Reads.WINDOWS, windows.correlate),
+    (Correlate,): Form(Reads.WINDOWS, windows.correlate, least=_USUAL),
     (GradientMagnitude,): Form(Reads.WINDOWS, windows.sobel),
-    (Separable,): Form(Reads.WINDOWS, windows.separable),
+    (Separable,): Form(Reads.WINDOWS, windows.separable, least=_SLOW),
     (Separable, Canny): Form(Reads.SOURCES, edges.canny),
-    (SeparableBytes,): Form(Reads.WINDOWS, windows.separable_bytes),
-    (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes),
-    (Median,): Form(Reads.CLAMPED_WINDOWS, windows.median),
-    (Extreme,): Form(Reads.WINDOWS, windows.extreme, _CLAMP),
-    (ThresholdBytes,): Form(Reads.REGIONS, pixels.threshold),
-    (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold),
-    (Combination,): Form(Reads.REGIONS, pixels.combination),
-    (Combination, Limited): Form(Reads.REGIONS, pixels.combination),
-    (ConvertAlpha,): Form(Reads.REGIONS, pixels.convert_alpha),
-    (): Form(Reads.REGIONS, pixels.decoded),
+    (SeparableBytes,): Form(Reads.WINDOWS, windows.separable_bytes, least=_SLOW),
+    (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes, least=_USUAL),
+    (Median,): Form(Reads.CLAMPED_WINDOWS, windows.median, least=_USUAL),
+    (Extreme,): Form(Reads.WINDOWS, windows.extreme, _CLAMP, least=_USUAL),
+    (ThresholdBytes,): Form(Reads.REGIONS, pixels.threshold, least=_QUICK),
+    (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold, least=_USUAL),
+    (Combination,): Form(Reads.REGIONS, pixels.combination, least=_USUAL),
+    (Combination, Limited): Form(Reads.REGIONS, pixels.combination, least=_USUAL),
+    (ConvertAlpha,): Form(Reads.REGIONS, pixels.convert_alpha, least=_USUAL),
+    (): Form(Reads.REGIONS, pixels.decoded, least=_USUAL),
     (Lookup,): Form(Reads.REGIONS, pixels.looked_up),
     (Transposed,): Form(Reads.REGIONS, pixels.transposed),
     (MeanAndVariance,): Form(Reads.REGIONS, measures.moments),

@@ -16,6 +16,7 @@ from openmps.ops.image.separable import MeanBytes, Profile, Separable, Separable
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.windows import Correlate
 from openmps.ops.opencv.form import Array, Run, bands
+from openmps.parts import run_parts
 
 _MOST_CHANNELS = 4
 _FOURIER = 11 * 11
@@ -46,17 +47,24 @@ def correlate(site: Site) -> Run | None:
 
 
 def sobel(site: Site) -> Run | None:
-    """`GradientMagnitude` of floats, both differences in a cache."""
+    """`GradientMagnitude` of floats, both differences in a cache.
+
+    The library's roots differ by where a row lies among those that it is given, so that bands are always the same.
+    """
     if not _is_small(site, (FLOATS, FLOATS)):
         return None
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
         x = given[0]
-        for read, rows, part in bands(len(x), x[0].size, 1):
+
+        def make(band: tuple[slice, slice, slice]) -> None:
+            read, rows, part = band
             across, down = (
                 cv2.Sobel(x[read], cv2.CV_32F, *order, ksize=3, borderType=border)[part] for order in ((1, 0), (0, 1))
             )
             cv2.magnitude(across, down, magnitude=made[rows])
+
+        run_parts(make, [*bands(len(x), x[0].size, 1)], torch.get_num_threads())
 
     return run
 
