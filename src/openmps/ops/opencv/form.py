@@ -97,22 +97,26 @@ class ByLibrary:
             room, place = None, self._new(len(sources[0]))
         border = border_of(cv2, self._edges[0])
         pictures = [_Picture(made, given) for made, *given in zip(_flat(place), *map(_flat, sources), strict=True)]
-
-        def make(part: tuple[_Picture, slice | None]) -> None:
-            self._make(cv2, *part, constants, border)
-
-        threads = torch.get_num_threads()
-        rows = self._rows(place, threads)
-        run_parts(make, [(each, part) for each in pictures for part in rows], 1 if self._least is None else threads)
+        threads = 1 if self._least is None or place.size < 2 * self._least else torch.get_num_threads()
+        if threads < 2:
+            for picture in pictures:
+                self._make(cv2, picture, None, constants, border)
+        else:
+            rows = self._rows(place, threads)
+            run_parts(
+                lambda part: self._make(cv2, *part, constants, border),
+                [(picture, part) for picture in pictures for part in rows],
+                threads,
+            )
         return None if room is not None else torch.from_numpy(place).permute(0, 3, 1, 2)
 
     def _rows(self, place: Array, threads: int) -> Sequence[slice | None]:
         """Those of each picture that one thread makes at a time; None for all of it."""
         images, height = place.shape[:2]
-        count = 1
-        if self._least is not None and not self._is_cut:
-            count = min(threads, place.size // self._least) // images
-            count = min(count, height // max(1, _FEWEST * self._margin))
+        if self._least is None or self._is_cut:
+            return [None]
+        count = min(threads, place.size // self._least) // images
+        count = min(count, height // max(1, _FEWEST * self._margin))
         return [None] if count < 2 else parts(height, count)
 
     def _make(self, cv2: Any, picture: _Picture, rows: slice | None, constants: list[Array], border: int) -> None:

@@ -14,7 +14,7 @@ from openmps.ops.image.statistics import MeanAndVariance
 from openmps.ops.opencv.form import Array, Run, bands, in_parts, is_centred, parts
 from openmps.parts import run_parts
 
-_SUMMED = 1 << 19
+_SUMMED = 1 << 20
 """Numbers whose sums are made by one thread."""
 _ROUNDED = 1 << 18
 """Numbers that are rounded which are worth a thread."""
@@ -27,21 +27,27 @@ def moments(site: Site) -> Run | None:
     if op.is_sample or site.formats not in ((BYTES, FLOATS), (FLOATS, FLOATS)) or site.result.channels > 4:
         return None
     largest = 255.0 if site.formats[0] is BYTES else 1.0
+    (height, width), channels = site.window.region, site.result.channels
+    rows = parts(height, height * width * channels // _SUMMED)  # as many whatever there are of threads
+    share = [(each.stop - each.start) / height for each in rows]
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
         x = given[0]
-        rows = parts(len(x), x.size // _SUMMED)  # as many whatever there are of threads
         found: list[Any] = [None] * len(rows)
 
         def measure(part: int) -> None:
             found[part] = cv2.meanStdDev(x[rows[part]])
 
         run_parts(measure, range(len(rows)), torch.get_num_threads())
-        share = np.array([each.stop - each.start for each in rows]) / len(x)
-        means, deviations = np.concatenate(found, 2)
-        mean = means @ share
-        variance = (np.square(deviations) + np.square(means - mean[:, None])) @ share
-        made[0] = np.stack([mean / largest, variance / largest**2]).reshape(made[0].shape)
+        # Numbers of Python: what NumPy does with so few takes as long as a part.
+        each = [
+            (part, *(numbers.ravel().tolist() for numbers in pair)) for part, pair in zip(share, found, strict=True)
+        ]
+        into = made.reshape(2, channels)
+        for channel in range(channels):
+            mean = sum([part * means[channel] for part, means, _ in each])
+            squares = [part * (apart[channel] ** 2 + (means[channel] - mean) ** 2) for part, means, apart in each]
+            into[:, channel] = mean / largest, sum(squares) / largest**2
 
     return run
 

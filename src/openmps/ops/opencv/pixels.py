@@ -62,11 +62,11 @@ def gray_threshold(site: Site) -> Run | None:
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
         x, code = given[0], cv2.COLOR_RGBA2GRAY if channels == COMPONENTS else cv2.COLOR_RGB2GRAY
-        parts = [rows for rows, _, _ in bands(len(x), x[0].size, 0)]
-        numbers = np.empty(x[parts[0]].shape, np.float32)
+        parts = [rows for rows, _, _ in bands(len(x), 2 * x[0].size, 0)]
+        numbers = np.zeros(x[parts[0]].shape, np.float32)
         for rows in parts:
             part = numbers[: rows.stop - rows.start]
-            part[...] = x[rows]
+            cv2.accumulateWeighted(x[rows], part, 1.0)  # 1 x + 0 of what was there: a conversion, sooner than NumPy's
             value = cv2.cvtColor(part, code)
             cv2.threshold(value, limit, largest, getattr(cv2, _THRESHOLDS[op.how]), dst=value)
             cv2.convertScaleAbs(value, dst=made[rows])  # no number is negative
@@ -101,8 +101,9 @@ def combination(site: Site) -> Run | None:
             return
         (op,) = limits
         assert isinstance(op, Limited)
-        is_open = (op.minimum, op.maximum) == (-_LARGEST, _LARGEST)
-        for rows, _, _ in bands(len(made), 4 * made[0].size, 0):  # of numbers that lie in a core's cache
+        # Quotients of zeros are no numbers.
+        is_open = (op.minimum, op.maximum) == (-_LARGEST, _LARGEST) and kind is not Arithmetic.DIVIDE
+        for rows, _, _ in bands(len(made), max(1, made[0].size // 2), 0):  # few: the calls take time, too
             part = made[rows]
             combine(cv2, x[rows], y[rows], part)
             # Sums are float64: they are finite where all numbers are.
