@@ -121,8 +121,12 @@ WHOLE = {
     "MPSImageStatisticsMinAndMax",
     "MPSImageReduceRowMean, float32",
     "MPSImageReduceColumnMax",
+    # The library itself has several threads for these.
+    "MPSImageThresholdBinary",
+    "MPSImageConversion to float32",
+    "MPSImageConversion to premultiplied",
 }
-"""Cases that no form of several threads makes."""
+"""Cases of which no form makes parts."""
 
 
 @pytest.fixture
@@ -130,7 +134,7 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many threads each computation has been given; few numbers are worth one."""
     for key, row in table.FORMS.items():
         monkeypatch.setitem(table.FORMS, key, row._replace(least=None if row.least is None else 500))
-    for module, name in ((pixels, "_COPIED"), (measures, "_SUMMED"), (measures, "_ROUNDED"), (opencv, "_COUNTED")):
+    for module, name in ((pixels, "_TURNED"), (measures, "_SUMMED"), (measures, "_ROUNDED"), (opencv, "_COUNTED")):
         monkeypatch.setattr(module, name, 500)
     found: list[int] = []
 

@@ -27,8 +27,8 @@ _THRESHOLDS = {
     Thresholding.TO_ZERO_INVERSE: "THRESH_TOZERO_INV",
 }
 _LARGEST = float(np.finfo(np.float32).max)
-_COPIED = 1 << 20
-"""Numbers that are looked up or turned which are worth a thread."""
+_TURNED = 1 << 20
+"""Numbers that are turned which are worth a thread."""
 _PAIRS = 1 << 19
 """Bytes of a picture from which on it is faster to make a table of two bytes than to look them up one by one."""
 
@@ -151,12 +151,11 @@ def looked_up(site: Site) -> Run | None:
         x = given[0]
         table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high, op.rounds).numpy()
         if channels > 1:
-            wanted, into = table.T[:, None].copy(), made
+            cv2.LUT(x, table.T[:, None].copy(), dst=made)
         elif x.size < _PAIRS or x.shape[1] % 2:
-            wanted, into = table[0], made
+            cv2.LUT(x, table[0], dst=made)
         else:
-            wanted, x, into = _of_pairs(table[0]), x.view(np.uint16), made.view(np.uint16)
-        in_parts(lambda rows: cv2.LUT(x[rows], wanted, dst=into[rows]), into, _COPIED)
+            cv2.LUT(x.view(np.uint16), _of_pairs(table[0]), dst=made.view(np.uint16))
 
     return run
 
@@ -174,6 +173,6 @@ def transposed(site: Site) -> Run | None:
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
         x = given[0]
-        in_parts(lambda rows: cv2.transpose(x[:, rows], dst=made[rows]), made, _COPIED)
+        in_parts(lambda rows: cv2.transpose(x[:, rows], dst=made[rows]), made, _TURNED)
 
     return run

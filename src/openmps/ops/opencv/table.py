@@ -29,8 +29,9 @@ from openmps.ops.resample.image_scale import ScaleImage
 from openmps.types import MPSImageEdgeMode
 
 _CLAMP = MPSImageEdgeMode.CLAMP
-_QUICK, _USUAL, _SLOW = 1 << 21, 1 << 18, 1 << 15
-"""Numbers that are worth a thread, by what a form does with each: to wake one takes 10 to 50 us."""
+_USUAL, _SLOW = 1 << 18, 1 << 15
+"""Numbers that are worth a thread, by what a form does with each: to wake one takes 10 to 50 us. Thresholds, tables and
+conversions of colours the library itself makes with several threads."""
 
 FORMS: dict[tuple[type[Op], ...], Form] = {
     (Correlate,): Form(Reads.WINDOWS, windows.correlate, least=_USUAL),
@@ -41,12 +42,12 @@ FORMS: dict[tuple[type[Op], ...], Form] = {
     (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes, least=_USUAL),
     (Median,): Form(Reads.CLAMPED_WINDOWS, windows.median, least=_USUAL),
     (Extreme,): Form(Reads.WINDOWS, windows.extreme, _CLAMP, least=_USUAL),
-    (ThresholdBytes,): Form(Reads.REGIONS, pixels.threshold, least=_QUICK),
+    (ThresholdBytes,): Form(Reads.REGIONS, pixels.threshold),
     (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold, least=_USUAL),
     (Combination,): Form(Reads.REGIONS, pixels.combination, least=_USUAL),
     (Combination, Limited): Form(Reads.REGIONS, pixels.combination, least=_USUAL),
-    (ConvertAlpha,): Form(Reads.REGIONS, pixels.convert_alpha, least=_USUAL),
-    (): Form(Reads.REGIONS, pixels.decoded, least=_USUAL),
+    (ConvertAlpha,): Form(Reads.REGIONS, pixels.convert_alpha),
+    (): Form(Reads.REGIONS, pixels.decoded),
     (Lookup,): Form(Reads.REGIONS, pixels.looked_up),
     (Transposed,): Form(Reads.REGIONS, pixels.transposed),
     (MeanAndVariance,): Form(Reads.REGIONS, measures.moments),
