@@ -306,3 +306,20 @@ def test_a_library_that_cannot_be_used_is_named(
         assert f"OpenCV cannot be used, so filters take PyTorch's forms: {fault}" in logged.text
     finally:
         opencv._loaded.cache_clear()
+
+
+def test_large_pictures_are_left_to_the_threads_of_the_library(
+    shares: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it has several: parts would wait for one another's."""
+    monkeypatch.setattr(windows, "_SHARED", 200 * 90)
+    torch.set_num_threads(2)
+    names = {f"MPSImage{name}" for name in ("GaussianBlur 1", "Tent 9", "AreaMax 3", "Box 5", "Median 5")}
+    for height, parted in ((199, names), (200, {"MPSImageBox 5", "MPSImageMedian 5"})):
+        found: set[str] = set()
+        for case in CASES:
+            shares.clear()
+            if case.name in names:
+                Pair(case, CPU, None, height, 90).ours()
+                found |= {case.name} if max(shares, default=1) > 1 else set()
+        assert found == parted

@@ -60,6 +60,8 @@ class Form(NamedTuple):
     least: int | None = None
     """Numbers of the result that are worth a thread; None where rows of it follow from others than the same rows of the
     sources, and those that windows reach, or where the form itself makes parts."""
+    is_shared: Callable[[Site], bool] | None = None
+    """Whether the library itself has several threads for a picture, so that it is made as a whole."""
 
 
 class _Picture(NamedTuple):
@@ -71,7 +73,9 @@ class ByLibrary:
     """A planned form, for the pictures of a batch."""
 
     def __init__(self, form: Form, run: Run, site: Site, function: Function) -> None:
-        self._run, self._site, self._least = run, site, form.least
+        self._run, self._site = run, site
+        is_whole = form.is_shared is not None and form.is_shared(site)
+        self._least = None if is_whole else form.least
         self._edges = site.edges if form.edge_mode is None else (form.edge_mode,) * len(site.edges)
         clamps = self._edges[0] == MPSImageEdgeMode.CLAMP
         is_continued = form.reads is Reads.WINDOWS or (form.reads is Reads.CLAMPED_WINDOWS and clamps)

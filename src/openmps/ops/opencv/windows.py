@@ -23,12 +23,21 @@ _FOURIER = 11 * 11
 """Weights of a window above which sums are made by Fourier transforms, to which all of a picture contributes."""
 _MOST_TAPS = 55
 """Weights along an axis above which products with a matrix come sooner."""
+_SHARED = 1 << 20
+"""Pixels from which on the library itself makes parts of a picture."""
 _EXACT = 1 << 15
 """Weights of a mean up to which its float32 numbers round as the quotient does: none is nearer to a half than that."""
 
 
 def _is_small(site: Site, *formats: tuple[Any, ...]) -> bool:
     return site.result.channels <= _MOST_CHANNELS and site.formats in formats
+
+
+def is_shared(site: Site) -> bool:
+    """Whether the library has several threads for a picture: where it is large, but for means of flat windows."""
+    op = site.ops[0]
+    is_flat = isinstance(op, MeanBytes) and op.profile.shape is Shape.FLAT
+    return not is_flat and math.prod(site.size) >= _SHARED
 
 
 def correlate(site: Site) -> Run | None:
