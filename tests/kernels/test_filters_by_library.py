@@ -26,7 +26,7 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel import filter_forms
 from openmps.ops import opencv
-from openmps.ops.opencv import edges, form, measures, pixels, scale, table, windows
+from openmps.ops.opencv import edges, form, measures, pixels, table, windows
 from openmps.ops.opencv.form import ByLibrary
 from openmps.parts import run_parts
 from openmps.runtime.devices import mtl_device
@@ -125,6 +125,7 @@ WHOLE = {
     "MPSImageThresholdBinary",
     "MPSImageConversion to float32",
     "MPSImageConversion to premultiplied",
+    "MPSImageBilinearScale to 3/4",
 }
 """Cases of which no form makes parts."""
 
@@ -142,7 +143,7 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         found.append(min(threads, len(parts)))
         run_parts(do, parts, threads)
 
-    for module in (edges, form, measures, opencv, scale, windows):
+    for module in (edges, form, measures, opencv, windows):
         monkeypatch.setattr(module, "run_parts", noted)
     before = torch.get_num_threads()
     yield found

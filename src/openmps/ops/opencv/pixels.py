@@ -62,7 +62,8 @@ def gray_threshold(site: Site) -> Run | None:
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
         x, code = given[0], cv2.COLOR_RGBA2GRAY if channels == COMPONENTS else cv2.COLOR_RGB2GRAY
-        parts = [rows for rows, _, _ in bands(len(x), 2 * x[0].size, 0)]
+        # Few of them: behind each call a thread may have to wait for the interpreter.
+        parts = [rows for rows, _, _ in bands(len(x), max(1, x[0].size // 2), 0)]
         numbers = np.zeros(x[parts[0]].shape, np.float32)
         for rows in parts:
             part = numbers[: rows.stop - rows.start]

@@ -6,20 +6,16 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 
 from openmps.ops.image.site import BYTES, Site
 from openmps.ops.opencv.form import Array, Run
 from openmps.ops.resample.image_scale import ScaleFilter, ScaleImage, Scaling
-from openmps.parts import run_parts
 from openmps.types import MPSImageEdgeMode
 
 _TILE = 256
 """Rows and columns made together: positions are float32, of the tile's own corner."""
 _MARGIN = 2
 """Source pixels around what a tile reads."""
-_Tile = tuple[slice, slice, tuple[float, float]]
-"""Along an axis: the pixels that are read, those made, and the step and the start among the pixels read."""
 
 
 def scaled(site: Site) -> Run | None:
@@ -36,21 +32,18 @@ def scaled(site: Site) -> Run | None:
 
     def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
         x, flags = given[0], cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-
-        def make(tile: tuple[_Tile, _Tile]) -> None:
-            (rows, into_rows, down), (columns, into_columns, across) = tile
+        for (rows, into_rows, down), (columns, into_columns, across) in tiles:
             into = made[into_rows, into_columns]
             matrix = np.array([[across[0], 0.0, across[1]], [0.0, down[0], down[1]]])
             size = into.shape[1], into.shape[0]
             cv2.warpAffine(x[rows, columns], matrix, size, dst=into, flags=flags, borderMode=cv2.BORDER_REPLICATE)
 
-        run_parts(make, tiles, torch.get_num_threads())
-
     return run
 
 
-def _tiles(axis: Scaling) -> list[_Tile]:
-    found: list[_Tile] = []
+def _tiles(axis: Scaling) -> list[tuple[slice, slice, tuple[float, float]]]:
+    """Of each tile the pixels that are read, those made, and the step and the start among the pixels read."""
+    found: list[tuple[slice, slice, tuple[float, float]]] = []
     last = axis.axis.source - 1
     for first in range(0, axis.axis.result, _TILE):
         into = slice(first, min(first + _TILE, axis.axis.result))

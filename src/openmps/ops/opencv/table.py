@@ -30,11 +30,11 @@ from openmps.types import MPSImageEdgeMode
 
 _CLAMP = MPSImageEdgeMode.CLAMP
 _USUAL, _SLOW = 1 << 18, 1 << 15
-"""Numbers that are worth a thread, by what a form does with each: to wake one takes 10 to 50 us. Thresholds, tables and
-conversions of colours the library itself makes with several threads."""
+"""Numbers that are worth a thread, by what a form does with each: to wake one takes 10 to 50 us. Thresholds, tables,
+scales and conversions of colours the library itself makes with several threads."""
 
 FORMS: dict[tuple[type[Op], ...], Form] = {
-    (Correlate,): Form(Reads.WINDOWS, windows.correlate, least=_USUAL),
+    (Correlate,): Form(Reads.WINDOWS, windows.correlate, least=_USUAL, is_shared=windows.is_shared),
     (GradientMagnitude,): Form(Reads.WINDOWS, windows.sobel),
     (Separable,): Form(Reads.WINDOWS, windows.separable, least=_SLOW, is_shared=windows.is_shared),
     (Separable, Canny): Form(Reads.SOURCES, edges.canny),
