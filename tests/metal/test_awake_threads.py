@@ -20,12 +20,14 @@ class Machine:
 
     def __init__(self) -> None:
         self.at = self.taken = self.others = 0.0
+        self.looks = 0
 
-    def launch(self) -> None:
-        self.at += 0.1
-        self.taken += 0.1 * self.others
+    def launch(self, seconds: float = 0.1) -> None:
+        self.at += seconds
+        self.taken += seconds * self.others
 
     def now(self) -> module._Moment:
+        self.looks += 1
         return module._Moment(self.at, self.taken)
 
 
@@ -33,6 +35,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine()
     monkeypatch.setattr(module, "_now", found.now)
+    monkeypatch.setattr(module.time, "monotonic", lambda: found.at)
     monkeypatch.setattr(module, "_PAUSE", 0.0)
     monkeypatch.setattr(patience, "cores", lambda: 2)
     return found
@@ -63,6 +66,18 @@ def test_nothing_is_seen_where_threads_have_cores_to_spare(machine: Machine, thr
         threads.watch(machine.launch, 1)
     assert threads.holder is None
     assert machine.at == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("others", [0.0, 1.0])
+def test_small_launches_are_looked_at_together(
+    machine: Machine, threads: AwakeThreads, monkeypatch: pytest.MonkeyPatch, others: float
+) -> None:
+    monkeypatch.setattr(module, "_PAUSE", 1.0)
+    machine.others = others
+    for _ in range(6000):
+        threads.watch(lambda: machine.launch(4e-5), 2)
+    assert machine.looks == 2
+    assert (threads.holder is not None) is (others == 1.0)
 
 
 def test_a_fault_of_a_launch_is_raised(machine: Machine, threads: AwakeThreads) -> None:

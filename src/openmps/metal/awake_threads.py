@@ -21,7 +21,7 @@ import torch
 from openmps.metal.patience import cores, two_teams_fit
 
 _SEEN, _PAUSE = 0.2, 1.0
-"""Seconds of launches that are looked at before others are judged, and those in which nothing is looked at then."""
+"""Seconds after which others are judged, at the end of a launch, and those in which nothing is looked at then."""
 _BUSY, _CALM = 0.15, 0.075
 """Parts of the cores' time that others take: from which on threads fall asleep, and up to which they stay awake again.
 Of 16 cores one that is taken slows a loop down less than 15 threads that must be woken for it."""
@@ -42,30 +42,33 @@ class AwakeThreads:
     """Sees at launches how much of the cores others take."""
 
     def __init__(self) -> None:
-        self._next = self._seen = self._taken = 0.0
+        self._next = 0.0
+        self._begun: _Moment | None = None
         self._release = threading.Event()
         self.holder: threading.Thread | None = None
         """The thread whose team puts all others to sleep; None while they stay awake."""
 
     def watch(self, launch: Callable[[], object], threads: int) -> None:
-        """Launch work of so many threads, and look at what others take meanwhile, now and then."""
-        if time.monotonic() < self._next or two_teams_fit(threads) or (before := _now()) is None:
+        """Launch work of so many threads, and see what others take meanwhile, now and then.
+
+        To look takes longer than a small launch: it is done before the first of many, and behind the last.
+        """
+        if time.monotonic() < self._next or two_teams_fit(threads):
             launch()
             return
+        if self._begun is None:
+            self._begun = _now()
         try:
             launch()
         finally:
-            if (after := _now()) is not None:
-                self._note(after.at - before.at, after.others - before.others)
+            begun = self._begun
+            if begun is not None and time.monotonic() - begun.at >= _SEEN and (ended := _now()) is not None:
+                self._judge(ended.at - begun.at, ended.others - begun.others)
 
-    def _note(self, seconds: float, taken: float) -> None:
-        """Judge when enough was seen. Threads that do so at once do it twice, without harm."""
-        self._seen += seconds
-        self._taken += taken
-        if self._seen < _SEEN:
-            return
-        share = self._taken / self._seen / cores()
-        self._next, self._seen, self._taken = time.monotonic() + _PAUSE, 0.0, 0.0
+    def _judge(self, seconds: float, taken: float) -> None:
+        """Threads that do so at once do it twice, without harm."""
+        self._next, self._begun = time.monotonic() + _PAUSE, None
+        share = taken / seconds / cores()
         if self.holder is None and share > _BUSY:
             self._hold()
         elif self.holder is not None and share < _CALM:
@@ -95,7 +98,7 @@ class AwakeThreads:
 
     def forget(self) -> None:
         """In a forked process: the thread stayed behind in the parent."""
-        self.holder, self._next = None, 0.0
+        self.holder, self._begun, self._next = None, None, 0.0
 
 
 def _now() -> _Moment | None:

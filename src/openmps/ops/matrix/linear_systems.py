@@ -246,8 +246,17 @@ def triangular_solution(
     factor = matrix.mT if transpose else matrix
     if factor.is_cuda and factor.shape[-1] >= _LARGE and factor.stride(-1) == 1:
         factor = _transposed(factor).mT  # cuBLAS takes longer by rows than to turn them and solve by columns
-    how = {"upper": upper != transpose, "left": not right, "unitriangular": unit}
-    return torch.linalg.solve_triangular(factor, scaled, **how, out=out)
+    return _solved(factor, scaled, out, upper=upper != transpose, left=not right, unitriangular=unit)
+
+
+def _solved(factor: Tensor, right_sides: Tensor, out: Tensor | None, **how: bool) -> Tensor:
+    """What a triangle solves, in ``out``.
+
+    On the CPU it is put there: with several threads the library takes three times as long by rows as by columns.
+    """
+    if out is None or out.is_cuda:
+        return torch.linalg.solve_triangular(factor, right_sides, **how, out=out)
+    return out.copy_(torch.linalg.solve_triangular(factor, right_sides, **how))
 
 
 def triangular_solution_into(room: Tensor, *operands: Tensor, **fields: Any) -> bool:
@@ -280,10 +289,10 @@ def lu_solution(
     if not transpose:
         found = right_sides if places is None else right_sides.gather(-2, places)
         found = solve(factors, found, upper=False, unitriangular=True)
-        return solve(factors, found, upper=True, out=found if out is None else out)
+        return _solved(factors, found, out, upper=True)
     found = solve(factors.mT, right_sides, upper=False)
     if places is None:
-        return solve(factors.mT, found, upper=True, unitriangular=True, out=found if out is None else out)
+        return _solved(factors.mT, found, out, upper=True, unitriangular=True)
     found = solve(factors.mT, found, upper=True, unitriangular=True, out=found)
     return (torch.empty_like(found) if out is None else out).scatter_(-2, places, found)
 
@@ -321,7 +330,7 @@ def cholesky_solution(factor: Tensor, right_sides: Tensor, *, upper: bool, out: 
     """X of ``A X = B`` by the factor of `cholesky`, ``upper`` or lower; the other triangle is not read."""
     left, right = (factor.mT, factor) if upper else (factor, factor.mT)
     found = torch.linalg.solve_triangular(left, right_sides, upper=False)
-    return torch.linalg.solve_triangular(right, found, upper=True, out=found if out is None else out)
+    return _solved(right, found, out, upper=True)
 
 
 def cholesky_solution_into(room: Tensor, *operands: Tensor, upper: bool) -> bool:
