@@ -249,10 +249,11 @@ class ImageKernel(PlannedKernel):
         if destination_states is not None and len(destination_states):
             saved = attach(destination_states, plan.record)
         function = plan.bare if saved is None else plan.function
+        others = iter(self.output_bindings(plan.others, source_states) if plan.others else ())
         output_bindings = tuple([
             Pixels(output, plan.target) if name == RESULT and output is not None
             else saved if name == SAVED and saved is not None
-            else self._output_binding(name, source_states)
+            else next(others)
             for name in function.outputs
         ])  # fmt: skip
         self._dispatch(command_buffer, plan, function, inputs, output_bindings, source_states)

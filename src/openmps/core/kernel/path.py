@@ -24,6 +24,8 @@ from openmps.runtime.binding import Binding, Number
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.step_trace import StepTrace, UndeclaredError
 
+_SOURCE, _SAVED, _BUFFER, _NUMBER = Role.SOURCE, Role.SAVED, Role.BUFFER, Role.NUMBER  # asked for by each encode
+
 
 class EncodePath(Configured):
     """How the encodes of a kernel are bound and recorded.
@@ -63,11 +65,11 @@ class EncodePath(Configured):
         for index, ((role, name), used) in enumerate(zip(plan.function.inputs, plan.used, strict=True)):
             if not used or index in overwritten:
                 continue
-            if role is Role.SOURCE:
+            if role is _SOURCE:
                 yield from inputs[int(name)].regions()
-            elif role is Role.SAVED:
+            elif role is _SAVED:
                 yield from saved_by(given).regions()
-            elif role is Role.BUFFER:
+            elif role is _BUFFER:
                 yield from self._memory(name, given).regions()
 
     def _dispatch(
@@ -92,13 +94,13 @@ class EncodePath(Configured):
         """What the inputs of a plan's function are bound to in this encode."""
         bound: list[Binding] = []
         for role, name in plan.function.inputs:
-            if role is Role.SOURCE:
+            if role is _SOURCE:
                 bound.append(inputs[int(name)])
-            elif role is Role.SAVED:
+            elif role is _SAVED:
                 bound.append(saved_by(given))
-            elif role is Role.BUFFER:
+            elif role is _BUFFER:
                 bound.append(self._memory(name, given))
-            elif role is Role.NUMBER:
+            elif role is _NUMBER:
                 bound.append(Number(self._number(name, given)))
             else:
                 bound.append(plan.constants[int(name)].on(self._device.torch_device))

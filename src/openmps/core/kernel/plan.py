@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from openmps.core.image.batch import TemporaryTemplate
 from openmps.core.image.storage import Shape, Target
 from openmps.core.kernel.configuration import Configuration
-from openmps.core.kernel.lowering_context import SAVED
+from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.ops.op import Function, Role
 from openmps.runtime.binding import Constant
@@ -36,6 +36,7 @@ class Plan(FunctionPlan):
         "first_destination_image",
         "first_images",
         "images",
+        "others",
         "reads_all_images",
         "record",
         "sources",
@@ -61,6 +62,8 @@ class Plan(FunctionPlan):
         self.images = record.images
         self.bare = function.only(name for name in function.outputs if name != SAVED)
         """The function of encodes that leave no state."""
+        self.others = tuple(name for name in function.outputs if name not in (RESULT, SAVED))
+        """Outputs that go neither to an image nor to what a state carries."""
         extents = [source.extent.images for source in record.sources]
         wanted = [record.images] * len(extents)
         self.reads_all_images = (
