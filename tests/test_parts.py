@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import openmps
-from openmps import parts
-from openmps.parts import PartThreads, run_parts
+from openmps.cpu import parts
+from openmps.cpu.parts import PartThreads, run_parts
 
 
 class Fault(Exception):
@@ -158,7 +158,7 @@ def test_many_callers_at_once() -> None:
 
 FORK = """
 import os, signal, threading
-from openmps.parts import part_threads, run_parts
+from openmps.cpu.parts import part_threads, run_parts
 signal.alarm(50)
 def together(count):
     wait = threading.Barrier(count, timeout=20)
@@ -173,7 +173,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
 END = """
 import atexit, signal, threading, time
-from openmps.parts import run_parts
+from openmps.cpu.parts import run_parts
 signal.alarm(50)
 def last():
     done = []

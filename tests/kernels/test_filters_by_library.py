@@ -25,10 +25,10 @@ from in_one_test import in_one_test
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel import filter_forms
+from openmps.cpu.parts import run_parts
 from openmps.ops import opencv
 from openmps.ops.opencv import edges, form, measures, pixels, table, windows
 from openmps.ops.opencv.form import ByLibrary
-from openmps.parts import run_parts
 from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MPSScaleTransform, MTLOrigin, MTLRegion, MTLSize
 from openmps.types import MPSImageFeatureChannelFormat as Format

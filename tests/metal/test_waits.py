@@ -262,7 +262,7 @@ def test_signal_handlers_that_commit_at_any_time(run_script: Callable[[str], str
 
 BEHIND = """
 import signal, threading
-from openmps.parts import run_parts
+from openmps.cpu.parts import run_parts
 from openmps.runtime.devices import mtl_device
 signal.alarm(50)
 both = threading.Barrier(2)

@@ -494,7 +494,7 @@ def forget_captures(device: torch.device) -> None:
 
 def _others_are_at_work() -> bool:
     """Whether there is a thread, or a handler to come, that might commit something."""
-    from openmps.parts import part_threads  # few programs wait so long, or have them
+    from openmps.cpu.parts import part_threads  # few programs wait so long, or have them
 
     executors = QueueExecutor.all()
     workers = [awake_threads.holder, *part_threads.threads, *(executor.worker for executor in executors)]

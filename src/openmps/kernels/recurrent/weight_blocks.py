@@ -62,7 +62,8 @@ def new_matrices(device: MTLDevice, layout: Layout, data_type: MPSDataType) -> l
             buffers[at] = MTLBuffer(device, piece.numel(), storage=piece)
             _pieces[buffers[at]] = _Piece(memory, pieces, index, data_type)
         made = [MPSMatrix(buffers[at], each) for at, each in enumerate(descriptors)]
-    _together[made[0]] = _Together(device, made, layout)
+    if made:
+        _together[made[0]] = _Together(device, made, layout)
     return made
 
 
@@ -90,7 +91,7 @@ _together: WeakKeyDictionary[MPSMatrix, _Together] = WeakKeyDictionary()
 
 def made_together(command_buffer: CommandBuffer, given: Sequence[object], layout: Layout) -> _Together | None:
     """What encodes see of matrices that were made at once for such a layer; None of other lists."""
-    first = given[0]
+    first = given[0] if given else None
     found = _together.get(first) if type(first) is MPSMatrix else None
     if found is None or found.device is not command_buffer.device or found.layout != layout or not found.are(given):
         return None

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.parts import run_parts
+from openmps.cpu.parts import run_parts
 
 _LEAST = 5
 """Major version: those before scale bytes by weights of five bits."""

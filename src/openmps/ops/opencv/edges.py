@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from openmps.cpu.parts import run_parts
 from openmps.ops.image.canny import STEEP, Canny
 from openmps.ops.image.separable import Separable
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.opencv.form import Array, Run, bands, border_of, is_centred
 from openmps.ops.opencv.windows import has_few_taps, weights_of
-from openmps.parts import run_parts
 
 
 def canny(site: Site) -> Run | None:

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openmps.cpu.parts import run_parts
 from openmps.ops.elements import DTYPES
 from openmps.ops.geometry import Axis, Window, packed, read
 from openmps.ops.image.site import Site
 from openmps.ops.op import Function, Role
-from openmps.parts import run_parts
 from openmps.types import MPSImageEdgeMode
 
 Array = NDArray[Any]

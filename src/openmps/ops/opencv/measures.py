@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from openmps.cpu.parts import run_parts
 from openmps.ops.image.distance import Distances
 from openmps.ops.image.integral import Integral
 from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
 from openmps.ops.image.statistics import MeanAndVariance
 from openmps.ops.opencv.form import Array, Run, bands, in_parts, is_centred, parts
-from openmps.parts import run_parts
 
 _SUMMED = 1 << 20
 """Numbers whose sums are made by one thread."""

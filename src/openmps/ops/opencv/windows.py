@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from openmps.cpu.parts import run_parts
 from openmps.ops.geometry import Window
 from openmps.ops.image.median import Median
 from openmps.ops.image.order import Extreme
@@ -16,7 +17,6 @@ from openmps.ops.image.separable import MeanBytes, Profile, Separable, Separable
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.windows import Correlate
 from openmps.ops.opencv.form import Array, Run, bands
-from openmps.parts import run_parts
 
 _MOST_CHANNELS = 4
 _FOURIER = 11 * 11
