@@ -28,13 +28,11 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[PartThreads]:
     made = PartThreads()
     monkeypatch.setattr(parts, "part_threads", made)
     yield made
-    made.send(parts._Job(_end, [None] * len(made.threads)), len(made.threads))
+    for _ in made.threads:
+        made._inbox.put(None)
     for each in made.threads:
         each.join(5)
-
-
-def _end(_: object) -> None:
-    raise SystemExit
+        assert not each.is_alive()
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
@@ -58,6 +56,32 @@ def test_so_many_threads_do_parts_at_once(threads: PartThreads) -> None:
     assert threading.get_ident() in seen
     assert seen - {threading.get_ident()} <= {each.ident for each in threads.threads}
     assert len(threads.threads) == 2
+
+
+def test_who_comes_late_and_finds_nothing_is_not_taken_for_who_still_works() -> None:
+    done, began, goes_on = list[int](), [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+
+    def do(part: int) -> None:
+        began[part].set()
+        assert goes_on[part].wait(20)
+        done.append(part)
+
+    job = parts._Job(do, [0, 1])
+    asks, joins = threading.Thread(target=job.run), threading.Thread(target=job.join)
+    asks.start()
+    assert began[0].wait(20)
+    joins.start()
+    assert began[1].wait(20)
+    late = threading.Thread(target=job.join)
+    goes_on[0].set()
+    time.sleep(0.05)  # the thread that asked waits for the other one
+    late.start()
+    late.join(20)
+    asks.join(0.2)
+    assert asks.is_alive()
+    goes_on[1].set()
+    asks.join(20)
+    assert sorted(done) == [0, 1]
 
 
 def test_who_comes_late_is_not_waited_for(threads: PartThreads) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 import tracemalloc
 from pathlib import Path
@@ -23,13 +24,30 @@ def nested(depth: int, inside: str = "1") -> str:
     return "".join(opened) + inside + "".join(reversed(closed))
 
 
-@pytest.mark.parametrize("inside", ["1", '"[{]"', r'"\"["', r'"\\"', r'"a\\\"[["', '["[", "[", ""]'])
+@pytest.mark.parametrize(
+    "inside", ["1", '"[{]"', r'"\"["', r'"\\"', r'"a\\\"[["', r'"\n"', r'"a\n[", "\u005b\\", "["', '["[", "[", ""]']
+)
 def test_how_deep_lists_and_mappings_may_be(inside: str) -> None:
     depth = DEEPEST - (inside[0] == "[")
     text = nested(depth, inside)
     assert parsed(text) == json.loads(text)
     with pytest.raises(ValueError, match="more than 512 deep in one another"):
         parsed(nested(depth + 1, inside))
+
+
+def test_brackets_behind_an_escape_are_told_from_those_in_strings() -> None:
+    rng = random.Random(0)
+    pieces = ("[", "[", "[", r'"\n"', r'"\"[["', '"]"', r'"[\\"', '"a", ', "1, ")
+    for _ in range(200):
+        opened = ["[", *rng.choices(pieces, k=rng.randint(1200, 1900))]
+        text = "".join(each if each == "[" or each.endswith(", ") else f"{each}, " for each in opened) + "0"
+        depth = opened.count("[")
+        text += "]" * depth
+        if depth <= DEEPEST:
+            assert parsed(text) == json.loads(text)
+        else:
+            with pytest.raises(ValueError, match="more than 512 deep in one another"):
+                parsed(text)
 
 
 def test_many_that_are_not_in_one_another() -> None:

@@ -23,9 +23,11 @@ from bench.image_filters import Pair
 from encoding import FLOAT32, UNORM8, Bench, finish
 from in_one_test import in_one_test
 from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel import filter_forms
 from openmps.cpu.parts import run_parts
+from openmps.kernels.image_filters.convolution import MPSImageConvolution
 from openmps.ops import opencv
 from openmps.ops.opencv import edges, form, measures, pixels, table, windows
 from openmps.ops.opencv.form import ByLibrary
@@ -171,6 +173,26 @@ def test_bits_are_the_same_for_any_number_of_threads(shares: list[int]) -> None:
         for each in made[1:]:
             np.testing.assert_array_equal(each, made[0], case.name)
     assert whole == WHOLE
+
+
+def test_floats_of_large_windows_of_bytes_are_the_same_for_any_number_of_threads(shares: list[int]) -> None:
+    """The library has Fourier transforms for them."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (700, 701, 4), dtype=np.uint8)
+    for side in (7, 9):
+        weights = rng.standard_normal((side, side)).astype(np.float32)
+        made: list[np.ndarray] = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            source = MPSImage.from_numpy(CPU, x, channel_format=UNORM8)
+            kernel, buffer = MPSImageConvolution(CPU, side, side, weights), CPU.new_command_queue().command_buffer()
+            result = MPSImage(CPU, MPSImageDescriptor(FLOAT32, 701, 700, 4))
+            kernel.encode(buffer, source, result)
+            buffer.commit()
+            buffer.wait_until_completed()
+            made.append(result.numpy())
+        for each in made[1:]:
+            np.testing.assert_array_equal(each, made[0])
 
 
 @in_one_test

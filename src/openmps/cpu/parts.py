@@ -54,8 +54,10 @@ class _Job:
         finally:
             # Who joins from now on finds nothing left. What others do is waited for: memory is given back behind this.
             self._left.clear()
-            for _ in range(len(self._joined)):
+            ended = 0
+            while ended < len(self._joined):  # asked anew: who comes late and finds nothing ends before others do
                 fault = self._ends.get() or fault
+                ended += 1
             self._do = None  # a thread that comes late gets the job all the same
         if fault is not None:
             raise fault
@@ -94,7 +96,7 @@ class PartThreads:
     def forget(self) -> None:
         """In a forked process: threads stayed behind in the parent, with what they did."""
         self._lock = new_lock()
-        self._inbox: SimpleQueue[_Job] = SimpleQueue()
+        self._inbox: SimpleQueue[_Job | None] = SimpleQueue()
         self.threads: list[threading.Thread] = []
 
     def send(self, job: _Job, count: int) -> None:
@@ -116,9 +118,11 @@ class PartThreads:
             self.threads.append(thread)
 
 
-def _serve(inbox: SimpleQueue[_Job]) -> None:
-    while True:
-        inbox.get().join()
+def _serve(inbox: SimpleQueue[_Job | None]) -> None:
+    """Until there is no job, but None."""
+    while (job := inbox.get()) is not None:
+        job.join()
+        del job  # with what it holds, before the wait for another one
 
 
 part_threads = PartThreads()

@@ -17,9 +17,11 @@ _MOST_VALUES = 1 << 20
 _DEEPEST = 512
 """Lists and mappings in one another. How many Python reads depends on its version, and on the stack that is left."""
 _STEPS = {each: 1 if each in b"[{" else -1 for each in b"[]{}"}
-_LEFT_OUT = bytes(sorted({*range(256)} - {*_STEPS, *b'"\\'}))
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|\\', re.DOTALL)
-"""One that does not end takes the rest, so that nothing is read twice."""
+_LEFT_OUT = bytes(sorted({*range(256)} - {*_STEPS, *b'"'}))
+_ESCAPE = re.compile(rb"\\.?", re.DOTALL)
+"""In a string; elsewhere nothing behind a backslash is read."""
+_STRING = re.compile(rb'"[^"]*+"?')
+"""Without escapes. One that does not end takes the rest, so that nothing is read twice."""
 
 
 def parsed(text: str) -> object:
@@ -35,9 +37,9 @@ def require_shallow(text: str) -> None:
     """Raise `ValueError` where a JSON text has too many lists and mappings in one another."""
     if text.count("[") + text.count("{") <= _DEEPEST:
         return
-    left = text.encode(errors="ignore").translate(None, _LEFT_OUT)
-    if b"\\" not in left:
-        left = left.replace(b'""', b"")  # most strings, at once
+    data = text.encode(errors="ignore")
+    left = (_ESCAPE.sub(b"", data) if b"\\" in data else data).translate(None, _LEFT_OUT)
+    left = left.replace(b'""', b"")  # most strings, at once
     if max(accumulate(map(_STEPS.__getitem__, _STRING.sub(b"", left))), default=0) > _DEEPEST:
         raise ValueError(f"it holds lists or mappings more than {_DEEPEST} deep in one another")
 

@@ -19,8 +19,9 @@ from openmps.ops.image.windows import Correlate
 from openmps.ops.opencv.form import Array, Run, bands
 
 _MOST_CHANNELS = 4
-_FOURIER = 11 * 11
-"""Weights of a window above which sums are made by Fourier transforms, to which all of a picture contributes."""
+_FOURIER, _FOURIER_OF_BYTES = 11 * 11, 7 * 7
+"""Weights of a window above which sums are made by Fourier transforms, to which all of a picture contributes: of
+pictures stored as their sources are, and of floats made of bytes."""
 _MOST_TAPS = 55
 """Weights along an axis above which products with a matrix come sooner."""
 _SHARED = 1 << 20
@@ -44,7 +45,8 @@ def correlate(site: Site) -> Run | None:
     """`Correlate`: sums in float32, bytes rounded once."""
     op, (height, width) = site.ops[0], site.window.size
     assert isinstance(op, Correlate)
-    if not _is_small(site, (BYTES, BYTES), (BYTES, FLOATS), (FLOATS, FLOATS)) or height * width > _FOURIER:
+    most = _FOURIER_OF_BYTES if site.formats == (BYTES, FLOATS) else _FOURIER
+    if not _is_small(site, (BYTES, BYTES), (BYTES, FLOATS), (FLOATS, FLOATS)) or height * width > most:
         return None
     factor, bias = np.float32(site.unit * site.scale), op.bias * site.scale
 
