@@ -123,3 +123,10 @@ awake_threads = AwakeThreads()
 atexit.register(awake_threads.release)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=awake_threads.forget)
+
+
+def helpers() -> list[threading.Thread | None]:
+    """Threads that commit nothing: the one that puts others to sleep, and those that make parts of pictures."""
+    from openmps.cpu.parts import part_threads  # few programs ask, or have them
+
+    return [awake_threads.holder, *part_threads.threads]

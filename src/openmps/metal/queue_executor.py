@@ -20,7 +20,7 @@ import torch
 from openmps.checks import Shown
 from openmps.locks import new_lock
 from openmps.metal import process_end
-from openmps.metal.awake_threads import awake_threads
+from openmps.metal.awake_threads import awake_threads, helpers
 from openmps.metal.execution import Clock, Execution, Latch, Player, Ticket, Timer
 from openmps.metal.in_flight import InFlight
 from openmps.metal.patience import Patience, runs_alike_here
@@ -494,9 +494,7 @@ def forget_captures(device: torch.device) -> None:
 
 def _others_are_at_work() -> bool:
     """Whether there is a thread, or a handler to come, that might commit something."""
-    from openmps.cpu.parts import part_threads  # few programs wait so long, or have them
-
     executors = QueueExecutor.all()
-    workers = [awake_threads.holder, *part_threads.threads, *(executor.worker for executor in executors)]
-    others = [each for each in threading.enumerate() if each not in workers and each is not threading.current_thread()]
+    workers = {*helpers(), *(executor.worker for executor in executors)}
+    others = {*threading.enumerate()} - workers - {threading.current_thread()}
     return bool(others) or any(executor.is_at_work for executor in executors)
