@@ -18,8 +18,6 @@ _DEEPEST = 512
 """Lists and mappings in one another. How many Python reads depends on its version, and on the stack that is left."""
 _STEPS = {each: 1 if each in b"[{" else -1 for each in b"[]{}"}
 _LEFT_OUT = bytes(sorted({*range(256)} - {*_STEPS, *b'"'}))
-_ESCAPE = re.compile(rb"\\.?", re.DOTALL)
-"""In a string; elsewhere nothing behind a backslash is read."""
 _STRING = re.compile(rb'"[^"]*+"?')
 """Without escapes. One that does not end takes the rest, so that nothing is read twice."""
 
@@ -37,9 +35,10 @@ def require_shallow(text: str) -> None:
     """Raise `ValueError` where a JSON text has too many lists and mappings in one another."""
     if text.count("[") + text.count("{") <= _DEEPEST:
         return
-    data = text.encode(errors="ignore")
-    left = (_ESCAPE.sub(b"", data) if b"\\" in data else data).translate(None, _LEFT_OUT)
-    left = left.replace(b'""', b"")  # most strings, at once
+    left = text.encode(errors="ignore")
+    if b"\\" in left:  # pairs of backslashes first: what is left before a quote says that it ends no string
+        left = left.replace(rb"\\", b"").replace(rb"\"", b"")
+    left = left.translate(None, _LEFT_OUT).replace(b'""', b"")  # most strings, at once
     if max(accumulate(map(_STEPS.__getitem__, _STRING.sub(b"", left))), default=0) > _DEEPEST:
         raise ValueError(f"it holds lists or mappings more than {_DEEPEST} deep in one another")
 
