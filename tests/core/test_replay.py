@@ -137,7 +137,7 @@ def test_filters_that_write_where_results_go_are_replayed_where_few_are_seen(ben
         finish(command_buffer)
     (work, *_) = command_buffer.explain().works
     assert work.outcome.value == ("run" if is_seen else "replayed")
-    assert "where these go, and a replay copies them" in work.reason or not is_seen
+    assert "where these go; where its pictures lie it has not run before" in work.reason or not is_seen
     assert len(replayer_of(bench.queue)._entries) == (not is_seen)  # no signature is made to find that out
     expected = values
     for _ in range(steps):

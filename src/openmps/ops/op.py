@@ -293,6 +293,9 @@ Performer = Callable[[Action, list[Any]], Any]
 """Runs an equation on its operands, and gives what `Op.run` gives."""
 Form = Callable[[list[Any], Tensor | None], list[Any] | None]
 """As `Function.run`, with None for what it wrote to the memory of the output; None where it does not run."""
+Placement = Callable[[list[Any], Tensor | None], Callable[[], None] | None]
+"""Gives what launches a form again over these inputs, into this memory of the output: the same object each time that
+they lie at the same addresses. None where that is not known."""
 
 
 class Function:
@@ -315,6 +318,7 @@ class Function:
         "origin",
         "output_values",
         "outputs",
+        "placement",
         "value_count",
     )
 
@@ -346,6 +350,8 @@ class Function:
         self._overwritten: list[int] | None = None
         self.forms: dict[str, Form] = {}
         """Other ways to `run` on a type of device, of a function with one output."""
+        self.placement: Placement | None = None
+        """Of the form on CUDA; see there."""
         self.fused: tuple[str, ...] = ()
         """What runs as a part of something else, by name; whoever made the equations so says it."""
         self.origin: Callable[[], object] | None = None

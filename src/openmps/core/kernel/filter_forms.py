@@ -48,7 +48,7 @@ def set_forms(plan: Plan, shapes: tuple[Shape, ...], stored: Shape | None, bands
 
         form = one_pass(site, function)
         if form is not None:
-            function.forms["cuda"], function.launches = form.run, 1
+            function.forms["cuda"], function.placement, function.launches = form.run, form.placed, 1
 
 
 def _form_by_library(site: Site, function: Function) -> ByLibrary | None:

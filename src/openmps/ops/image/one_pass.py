@@ -74,12 +74,11 @@ class OnePass:
 
     def run(self, values: list[Any], room: Tensor | None) -> list[Any] | None:
         """See `openmps.ops.op.Form`."""
+        placed = self.placed(values, room)
+        if placed is not None:
+            placed()
+            return [None]
         sources = [values[index] for index in self._sources]
-        if room is not None and self._placed:
-            placed = self._placed.get((room.data_ptr(), *map(_address, values)))
-            if placed is not None and _is_dense(room) and all(map(_is_dense, sources)):
-                placed()
-                return [None]
         first = sources[0]
         if not triton.runs_on(first.device) or not all(map(_is_dense, sources)):
             return None
@@ -105,6 +104,18 @@ class OnePass:
             placed()
         return [None if is_room else made]
 
+    def placed(self, values: list[Any], room: Tensor | None) -> Placed | None:
+        """See `openmps.ops.op.Placement`."""
+        if room is None:
+            return None
+        placed = self._placed.get((room.data_ptr(), *map(_address, values)))
+        if placed is None or not room.is_contiguous(memory_format=_LAST):
+            return None
+        for index in self._sources:
+            if not values[index].is_contiguous(memory_format=_LAST):
+                return None
+        return placed
+
     def _launch(self, key: tuple[int, ...], given: list[Tensor], made: Tensor) -> None:
         tensors = [each.detach() for each in (*given, made)]  # one that comes twice is told apart
         launches = self._run(tensors[:-1], tensors[-1])
@@ -121,11 +132,12 @@ class OnePass:
 
 
 _address = Tensor.data_ptr
+_LAST = torch.channels_last
 
 
 def _is_dense(x: Tensor) -> bool:
     """Whether images have pixels, whose channels lie side by side, without gaps; they have some (`Site`)."""
-    return x.is_contiguous(memory_format=torch.channels_last)
+    return x.is_contiguous(memory_format=_LAST)
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:

@@ -19,6 +19,7 @@ from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, Writer
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.deferred_outputs import DeferredOutputs
+from openmps.runtime.replay.in_place import InPlaceReplays
 from openmps.runtime.replay.partition import Partition, analyse, things_of, values_of
 from openmps.runtime.replay.recorder import Recorder, Recording
 from openmps.runtime.replay.signature import Key, Signature, Signatures
@@ -92,18 +93,19 @@ class Replayer:
         self._signatures = Signatures()
         self._warmups = Warmups(device)
         self._deferred = DeferredOutputs(device)
+        self._in_place = InPlaceReplays(recorder)
         self._uses = itertools.count(1)
 
     @property
     def captures(self) -> int:
         """How many captures are held."""
         self._forget_the_dead()
-        return sum(entry.capture is not None for entry in self._entries.values())
+        return self._in_place.captures + sum(entry.capture is not None for entry in self._entries.values())
 
     @property
     def refusals(self) -> list[str]:
         """Why some of what was to be captured could not be."""
-        return [entry.refusal for entry in self._entries.values() if entry.refusal]
+        return [entry.refusal for entry in self._entries.values() if entry.refusal] + self._in_place.refusals
 
     def play(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> int:
         """See `Player`."""
@@ -122,10 +124,12 @@ class Replayer:
         elif not is_long and (steps := _steps_below(self._min_steps, works)) is not None:
             count, reason = len(works), _too_few(steps)
         elif self._min_steps and may_be_in_place and (steps := _steps_in_place(works, self._device_type)):
-            count, reason = (
-                len(works),
-                f"not replayed: its {steps} step(s) write their results where these go, and a replay copies them",
-            )
+            passage, reason = self._in_place.play(works, self.max_capture_count)
+            if passage is not None:
+                passages.append(passage)
+                return 0
+            count = len(works)
+            reason = f"not replayed: its {steps} step(s) write their results where these go; {reason}"
         else:
             signature = self._signatures.look(works)
             if not signature.works:
@@ -218,6 +222,7 @@ class Replayer:
             if entry.capture is not None:
                 self._drop(entry)
                 entry.sightings = 0
+        self._in_place.forget()
 
     def _trim(self) -> None:
         """Have as many captures as are allowed, and no more entries than are remembered: the last used ones."""
@@ -226,6 +231,7 @@ class Replayer:
         for entry in captured[: len(captured) - self.max_capture_count]:
             self._drop(entry)
             entry.sightings, entry.needed = 0, 2 * entry.needed
+        self._in_place.trim(self.max_capture_count)
         self._forget_least_used()
 
     def _forget_least_used(self) -> None:
@@ -295,7 +301,8 @@ def _steps_below(most: int, works: Iterable[tuple[str, Work]]) -> int | None:
 def _steps_in_place(works: Iterable[tuple[str, Work]], device_type: str) -> int:
     """Operations of all works where each writes its results where these go, as `Form` does, and none is temporary.
 
-    Otherwise 0. To launch them takes no longer than to tell by a signature that a replay would copy every result.
+    Otherwise 0. To launch them takes no longer than to tell by a signature that a replay would copy every result: they
+    are for `InPlaceReplays`.
     """
     steps = 0
     for _, work in works:

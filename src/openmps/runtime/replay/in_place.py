@@ -1,0 +1,130 @@
+"""Replays of works that write their results where these go: their launches, at the same addresses, as one graph.
+
+Nothing is copied, so a graph is for pictures that lie where those lay which it was captured with, as the frames of a
+video do that are filtered in the same images each time, or in memory that is used in turns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from openmps.metal.execution import Work
+from openmps.metal.explanation import Passage, WorkOutcome
+from openmps.runtime.dispatch import Dispatch
+from openmps.runtime.replay.recorder import Recorder, Recording
+
+Launch = Callable[[], None]
+_REMEMBERED = 64
+"""Sequences of launches that are known, captured or not."""
+
+
+class _Sequence:
+    """Launches one behind the other."""
+
+    __slots__ = ("launches", "needed", "recording", "refusal", "sightings")
+
+    def __init__(self, launches: list[Launch]) -> None:
+        self.launches = launches
+        """Held, so that no other objects get their numbers."""
+        self.sightings = 0
+        self.needed = 2
+        """How often it must come before it is captured: more after each time that its graph had to go."""
+        self.recording: Recording | None = None
+        self.refusal = ""
+
+    def run(self) -> tuple[()]:
+        """Launch all."""
+        for launch in self.launches:
+            launch()
+        return ()
+
+    def drop(self) -> None:
+        """Let go of its graph."""
+        self.recording, self.sightings, self.needed = None, 0, 2 * self.needed
+
+
+class InPlaceReplays:
+    """Captures and replays of one queue."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._sequences: dict[tuple[int, ...], _Sequence] = {}
+        """By the launches, the one that came last behind the others."""
+
+    @property
+    def captures(self) -> int:
+        """How many graphs are held."""
+        return len(self._captured())
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why some of what was to be captured could not be."""
+        return [each.refusal for each in self._sequences.values() if each.refusal]
+
+    def play(self, works: deque[tuple[str, Work]], most: int) -> tuple[Passage | None, str]:
+        """Replay all works and take them off, or say why not; with so many graphs at most.
+
+        What is captured runs by the first replay.
+        """
+        sequence = self._known(works)
+        if sequence is None:
+            return None, "where its pictures lie it has not run before"
+        if sequence.refusal:
+            return None, sequence.refusal
+        outcome = WorkOutcome.REPLAYED
+        if sequence.recording is None:
+            sequence.sightings += 1
+            if sequence.sightings < sequence.needed:
+                return None, "the first of its kind; it is captured when an equal one comes"
+            try:
+                sequence.recording, outcome = self._recorder.record(sequence.run), WorkOutcome.CAPTURED
+            except Exception as fault:
+                sequence.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
+                return None, sequence.refusal
+            self.trim(most)
+        sequence.recording.replay()
+        passage = Passage(len(works), outcome, "")
+        works.clear()
+        return passage, ""
+
+    def _known(self, works: deque[tuple[str, Work]]) -> _Sequence | None:
+        """The launches of works; None where they are yet to be made for the first time where pictures lie."""
+        launches: list[Launch] = []
+        for _, work in works:
+            if isinstance(work, Dispatch):
+                place = work.function.placement
+                launch = None if place is None else place(work.values(), work.output_bindings[0].room())
+                if launch is None:
+                    return None
+                launches.append(launch)
+        key = tuple(map(id, launches))
+        sequence = self._sequences.pop(key, None)
+        if sequence is None:
+            sequence = _Sequence(launches)
+            if len(self._sequences) >= _REMEMBERED:
+                self._remove(next(iter(self._sequences)))
+        self._sequences[key] = sequence
+        return sequence
+
+    def _captured(self) -> list[_Sequence]:
+        return [each for each in self._sequences.values() if each.recording is not None]
+
+    def trim(self, most: int) -> None:
+        """Keep so many graphs, those that were used last."""
+        captured = self._captured()
+        if len(captured) > most:
+            self._recorder.retire()
+            for each in captured[: len(captured) - most]:
+                each.drop()
+
+    def forget(self) -> None:
+        """Let go of all graphs; what comes again is captured anew."""
+        if self._captured():
+            self._recorder.retire()
+        self._sequences.clear()
+
+    def _remove(self, key: tuple[int, ...]) -> None:
+        sequence = self._sequences.pop(key)
+        if sequence.recording is not None:
+            self._recorder.retire()
