@@ -259,7 +259,7 @@ class Block(DeferrableMemory):
             raise MPSMemoryError("MPSImage", "image", rule, got, "Drop other images, or use a smaller batch") from fault
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Storage:
     """Where an image's pixels are: a run of images and of channels of one block."""
 
@@ -268,17 +268,18 @@ class Storage:
     count: int
     channel: int
     channels: int
+    is_whole: bool
+    """Whether this is all of the block."""
+
+    def __init__(self, block: Block, first: int, count: int, channel: int, channels: int) -> None:
+        extent = block.extent
+        self.block, self.first, self.count, self.channel, self.channels = block, first, count, channel, channels
+        self.is_whole = count == extent.images and channels == extent.channels
 
     @classmethod
     def of(cls, block: Block) -> Storage:
         """All of a block."""
         return cls(block, 0, block.extent.images, 0, block.extent.channels)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether this is all of the block."""
-        extent = self.block.extent
-        return self.count == extent.images and self.channels == extent.channels
 
     @property
     def extent(self) -> Extent:
@@ -428,10 +429,8 @@ class Stack(View[Shape]):
         if len(self.parts) != 1:
             return self.stored()
         part = self.parts[0]
-        block, extent = part.block, part.block.extent
-        host = block.to_copy()
-        is_whole = part.count == extent.images and part.channels == extent.channels  # as its property says
-        return host if is_whole else part.part_of(as_elements(host))
+        host = part.block.to_copy()
+        return host if part.is_whole else part.part_of(as_elements(host))
 
     def peek(self) -> object:
         """The memory of a single block as it lies, else the gathered elements."""

@@ -7,9 +7,9 @@ video do that are filtered in the same images each time, or in memory that is us
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from openmps.metal.execution import Work
+from openmps.metal.execution import Work, keep_place
 from openmps.metal.explanation import Passage, WorkOutcome
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.recorder import Recorder, Recording
@@ -62,42 +62,35 @@ class InPlaceReplays:
         """Why some of what was to be captured could not be."""
         return [each.refusal for each in self._sequences.values() if each.refusal]
 
-    def play(self, works: deque[tuple[str, Work]], most: int) -> tuple[Passage | None, str]:
-        """Replay all works and take them off, or say why not; with so many graphs at most.
+    def play(self, works: deque[tuple[str, Work]], least: int, most: int) -> Passage | str | None:
+        """Replay all works and take them off, or say why not; None where they are fewer, or some are of another kind.
 
-        What is captured runs by the first replay.
+        At most so many graphs are kept. What is captured runs by the first replay.
         """
-        sequence = self._known(works)
-        if sequence is None:
-            return None, "where its pictures lie it has not run before"
+        launches = _launches(works) if len(works) >= least else None
+        if launches is None or isinstance(launches, str):
+            return launches
+        sequence = self._sequence(launches)
         if sequence.refusal:
-            return None, sequence.refusal
+            return sequence.refusal
         outcome = WorkOutcome.REPLAYED
         if sequence.recording is None:
             sequence.sightings += 1
             if sequence.sightings < sequence.needed:
-                return None, "the first of its kind; it is captured when an equal one comes"
+                return "the first of its kind; it is captured when an equal one comes"
             try:
                 sequence.recording, outcome = self._recorder.record(sequence.run), WorkOutcome.CAPTURED
             except Exception as fault:
                 sequence.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
-                return None, sequence.refusal
+                return sequence.refusal
             self.trim(most)
         sequence.recording.replay()
         passage = Passage(len(works), outcome, "")
         works.clear()
-        return passage, ""
+        return passage
 
-    def _known(self, works: deque[tuple[str, Work]]) -> _Sequence | None:
-        """The launches of works; None where they are yet to be made for the first time where pictures lie."""
-        launches: list[Launch] = []
-        for _, work in works:
-            if isinstance(work, Dispatch):
-                place = work.function.placement
-                launch = None if place is None else place(work.values(), work.output_bindings[0].room())
-                if launch is None:
-                    return None
-                launches.append(launch)
+    def _sequence(self, launches: list[Launch]) -> _Sequence:
+        """What is known of launches, which comes behind the others."""
         key = tuple(map(id, launches))
         sequence = self._sequences.pop(key, None)
         if sequence is None:
@@ -128,3 +121,20 @@ class InPlaceReplays:
         sequence = self._sequences.pop(key)
         if sequence.recording is not None:
             self._recorder.retire()
+
+
+def _launches(works: Iterable[tuple[str, Work]]) -> list[Launch] | str | None:
+    """What launches works where they lie, or why that is not known; None where one is of another kind."""
+    launches: list[Launch] = []
+    is_known = True
+    for _, work in works:
+        if isinstance(work, Dispatch) and type(work) is Dispatch and (place := work.function.placement) is not None:
+            # Behind one that has no memory for its result yet nothing is asked for: that would be made.
+            launch = place(work.values(), work.output_bindings[0].room()) if is_known else None
+            if launch is None:
+                is_known = False
+            else:
+                launches.append(launch)
+        elif work is not keep_place:
+            return None
+    return launches if is_known else "where its pictures lie it has not run before"

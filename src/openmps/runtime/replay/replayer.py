@@ -114,22 +114,20 @@ class Replayer:
         first = works[0][1]
         function = first.function if isinstance(first, Dispatch) and not first.guards else None
         is_long = function is not None and function.launches >= self._min_steps
-        may_be_in_place = function is None or self._device_type in function.forms  # else not all are
+        is_placed = function is not None and function.placement is not None and bool(self._min_steps)
         del first  # what only the works hold is to go with them
         if not self.max_capture_count:
             self._trim()
             count, reason = len(works), "not replayed: max_capture_count of the queue is 0"
         elif self._recorder.is_taken():
             count, reason = len(works), "not replayed: the program itself captures what is launched"
+        elif is_placed and (found := self._in_place.play(works, self._min_steps, self.max_capture_count)) is not None:
+            if isinstance(found, Passage):
+                passages.append(found)
+                return 0
+            count, reason = len(works), f"not replayed: its steps write their results where these go; {found}"
         elif not is_long and (steps := _steps_below(self._min_steps, works)) is not None:
             count, reason = len(works), _too_few(steps)
-        elif self._min_steps and may_be_in_place and (steps := _steps_in_place(works, self._device_type)):
-            passage, reason = self._in_place.play(works, self.max_capture_count)
-            if passage is not None:
-                passages.append(passage)
-                return 0
-            count = len(works)
-            reason = f"not replayed: its {steps} step(s) write their results where these go; {reason}"
         else:
             signature = self._signatures.look(works)
             if not signature.works:
@@ -295,21 +293,6 @@ def _steps_below(most: int, works: Iterable[tuple[str, Work]]) -> int | None:
             return None
         if steps >= most:
             return None
-    return steps
-
-
-def _steps_in_place(works: Iterable[tuple[str, Work]], device_type: str) -> int:
-    """Operations of all works where each writes its results where these go, as `Form` does, and none is temporary.
-
-    Otherwise 0. To launch them takes no longer than to tell by a signature that a replay would copy every result: they
-    are for `InPlaceReplays`.
-    """
-    steps = 0
-    for _, work in works:
-        if isinstance(work, Dispatch) and type(work) is Dispatch and device_type in work.function.forms:
-            steps += work.function.launches
-        elif work is not keep_place:
-            return 0
     return steps
 
 
