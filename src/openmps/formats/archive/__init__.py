@@ -1,6 +1,10 @@
 """Archives of kernels, descriptors, padding policies and graphs (MPSKeyedUnarchiver.h, macOS 10.13.4)."""
 
-from openmps.formats.archive.archiver import MPSKeyedArchiver, MPSKeyedUnarchiver
-from openmps.formats.archive.values import REGISTRY, Registry
+from typing import TYPE_CHECKING
 
-__all__ = ["REGISTRY", "MPSKeyedArchiver", "MPSKeyedUnarchiver", "Registry"]
+from openmps.lazy import lazily
+
+if TYPE_CHECKING:
+    from openmps.formats.archive.names import *  # noqa: F403
+else:
+    __getattr__, __dir__ = lazily(__name__)

@@ -20,6 +20,7 @@ from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSTypeError
 from openmps.formats.archive.sources import SOURCES, ArchivedConvolutionWeights, StandIns
+from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.node import Handle
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import (
@@ -189,7 +190,7 @@ def classes() -> Mapping[str, type]:
     for module in iter_modules(kernels.__path__):  # also those that the program itself has not asked for
         import_module(f"{kernels.__name__}.{module.name}")
     found: dict[str, type] = {}
-    ahead: list[type] = [MPSKernel, *_PLAIN]
+    ahead: list[type] = [MPSKernel, MPSNNGraph, *_PLAIN]
     while ahead:
         kind = ahead.pop()
         ahead += kind.__subclasses__()
