@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from in_one_test import in_one_test
-from openmps.core.image.batch import MPSImageBatch, as_batch, fewest_reads
+from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.batch_functions import (
     MPSImageBatchIncrementReadCount,
     MPSImageBatchIterate,
@@ -109,7 +109,7 @@ def test_images_of_arrays_are_made_when_they_are_asked_for() -> None:
     batch.check_usable("Kernel", "source_images", buffer)
     batch.count_read()
     batch.add_reads(2)
-    assert (fewest_reads(batch), stack.members) == (None, None)
+    assert (batch.fewest_reads(), stack.members) == (None, None)
     assert batch[1] is batch[1:][0] is stack.members.image(1)
     assert batch[1].storage.block is stack.parts[0].block
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -270,10 +270,10 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
         """Raise unless an encode on ``command_buffer`` may use every image, and all of them together."""
         made = self._made
         if made is not None:
-            # Ordinary images of the device can be used; others say what is wrong.
-            if made.is_counted or made.device is not command_buffer.device:
-                members: Any = self._members
-                members.check_usable(who, argument, command_buffer, self._span)
+            if isinstance(made, TemporaryMembers):
+                made.check_usable(who, argument, command_buffer, self._span)
+            elif made.device is not command_buffer.device:
+                check_device(who, argument, made.device, command_buffer.device)
             return
         for index, image in enumerate(self._images):
             image.check_usable(who, f"{argument}[{index}]", command_buffer)
@@ -285,9 +285,9 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
 
     def count_read(self, amount: int = 1) -> None:
         """Take reads from every different image once."""
-        made: Any = self._made
+        made = self._made
         if made is not None:
-            if made.is_counted:
+            if isinstance(made, TemporaryMembers):
                 made.count_read(amount, self._span)
             return
         for image in self.unique():
@@ -295,13 +295,20 @@ class MPSImageBatch(KnownAttributes, Operand, Sequence[MPSImage]):
 
     def add_reads(self, amount: int) -> None:
         """Change the read count of every different temporary image that is not at 0 yet."""
-        made: Any = self._made
+        made = self._made
         if made is not None:
-            if made.is_counted:
+            if isinstance(made, TemporaryMembers):
                 made.add_reads(amount, self._span)
             return
         for image in self.unique():
             image.add_reads(amount)
+
+    def fewest_reads(self) -> int | None:
+        """The smallest read count among the temporary images; None if there are none."""
+        made = self._made
+        if made is not None:
+            return made.fewest(self._span) if isinstance(made, TemporaryMembers) else None
+        return min((image.read_count for image in self._images if isinstance(image, MPSTemporaryImage)), default=None)
 
     def count_unique(self) -> int:
         """The number of different images."""
@@ -334,7 +341,6 @@ defined_above.batch_of = MPSImageBatch
 class BatchTemplate:
     """Makes batches of one shape on one device, which was checked once; see `allocate` and `allocate_temporary`."""
 
-    is_counted: ClassVar[bool] = False  # as of `Members`
     __slots__ = ("descriptor", "device", "layout", "shape", "span", "torch_device", "view_key", "whole")
 
     def __init__(self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int) -> None:
@@ -416,15 +422,6 @@ def keeping(
     """What makes batches of arrays whose elements are stored as they are; None where they are not, or refused."""
     shape = arrays.kept_shape("MPSImageBatch", device, sizes, dtype, channel_format)
     return None if shape is None else _like(device, shape.channel_format, shape.extent)
-
-
-def fewest_reads(images: MPSImage | MPSImageBatch) -> int | None:
-    """The smallest read count among the temporary images; None if there are none."""
-    if isinstance(images, MPSImageBatch) and images._made is not None:  # pyright: ignore[reportPrivateUsage]
-        made: Any = images._made  # pyright: ignore[reportPrivateUsage]
-        return made.fewest(images._span) if made.is_counted else None  # pyright: ignore[reportPrivateUsage]
-    listed = [images] if isinstance(images, MPSImage) else images
-    return min((image.read_count for image in listed if isinstance(image, MPSTemporaryImage)), default=None)
 
 
 def _shape(image: MPSImage) -> tuple[object, ...]:

@@ -390,6 +390,10 @@ class MPSImage(KnownAttributes, Labelled, Operand):
     def add_reads(self, amount: int) -> None:
         """Change the read count unless it is 0; ordinary images have none."""
 
+    def fewest_reads(self) -> int | None:
+        """The read count; ordinary images have none."""
+        return None
+
     def __repr__(self) -> str:
         several = f", {self.number_of_images} images" if self.number_of_images > 1 else ""
         return (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Block, Storage
@@ -16,15 +14,9 @@ _making = new_lock()  # for an assignment only, as those of storage.py
 
 
 class Members:
-    """The images of one block, made when they are asked for. A ``span`` is a run of them, counted together.
-
-    Each image is always the same object.
-    """
+    """The images of one block, made when they are asked for. Each is always the same object."""
 
     __slots__ = ("_descriptor", "_made", "device", "storage")
-
-    is_counted: ClassVar[bool] = False
-    """Whether its images have read counts, and a life of their own."""
 
     def __init__(self, storage: Storage, descriptor: MPSImageDescriptor, device: MTLDevice) -> None:
         self.storage = storage
@@ -48,27 +40,11 @@ class Members:
     def _make(self, index: int) -> MPSImage:
         return MPSImage.member(self.device, self._descriptor, self.storage.narrowed(index, 1))
 
-    def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer, span: range) -> None:
-        """Raise unless an encode on ``command_buffer`` may use the images of ``span``."""
-        check_device(who, argument, self.device, command_buffer.device)
-
-    def fewest(self, span: range) -> int | None:
-        """The smallest read count of ``span``; ordinary images have none."""
-        return None
-
-    def count_read(self, amount: int, span: range) -> None:
-        """Take reads from each image of ``span``; ordinary images have no count."""
-
-    def add_reads(self, amount: int, span: range) -> None:
-        """Change the read count of each image of ``span`` unless it is 0; ordinary images have none."""
-
 
 class TemporaryMembers(Members):
-    """The temporary images of one block. They are counted apart; a span of all pays for one counter."""
+    """The temporary images of one block. They are counted apart; a span of all has one counter."""
 
     __slots__ = ("_command_buffer", "_counts")
-
-    is_counted = True
 
     def __init__(self, block: Block, descriptor: MPSImageDescriptor, command_buffer: CommandBuffer) -> None:
         extent = block.extent

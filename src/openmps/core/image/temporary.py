@@ -132,6 +132,10 @@ class MPSTemporaryImage(MPSImage):
         """Change the read count unless it is 0; it does not go below 0."""
         self._counts.add(amount, (self._index,))
 
+    def fewest_reads(self) -> int | None:
+        """The read count."""
+        return self.read_count
+
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
         """Raise unless an encode on ``command_buffer`` may use this image, and what it is a view of."""
         super().check_usable(who, argument, command_buffer)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
-from openmps.core.image.batch import MPSImageBatch, as_batch, fewest_reads
+from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.pixels import Pixels
@@ -392,7 +392,7 @@ def batch_of(
 def count_reads(interface: Interface, sources: Sequence[Images], counted: Sequence[Sequence[MPSState]]) -> None:
     """Take from temporary inputs as many reads as filters make, or one if they have fewer: MPSNNGraph.h says both."""
     for node, images in zip(interface.inputs, sources, strict=True):
-        fewest = fewest_reads(images)
+        fewest = images.fewest_reads()
         if fewest is not None:
             reads = interface.taken(node)
             images.count_read(reads if fewest >= reads else 1)
