@@ -27,7 +27,7 @@ setup: $(READY)
 # Python compiles what it imports. pip would compile all 13,000 files that are installed, most of which nobody imports.
 # The pip that Python 3.11 brings takes twice as long to choose packages.
 PIP := $(BIN)/pip install -q --no-compile -c constraints.txt
-BESIDE_TORCH := basedpyright matplotlib opencv-python-headless scikit-learn
+BESIDE_TORCH := basedpyright matplotlib numba opencv-python-headless scikit-learn
 
 # pip works on one core. So what is largest goes in by two that have no package in common, and what many processes import
 # is compiled beside the rest.

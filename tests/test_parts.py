@@ -229,3 +229,24 @@ def _printed(script: str) -> list[str]:
     done = subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def test_threads_are_not_waited_for_where_nobody_works_any_more(threads: PartThreads) -> None:
+    """One is held up on its way out; where work is left, it is waited for."""
+    for is_over in (True, False):
+        come, go = threading.Event(), threading.Event()
+
+        def do(part: int, come: threading.Event = come, go: threading.Event = go) -> None:
+            if threading.current_thread() in threads.threads:
+                come.set()
+                assert go.wait(20)
+            else:
+                assert come.wait(20)
+
+        if is_over:
+            run_parts(do, range(2), 2, lambda: True)
+            go.set()
+        else:
+            threading.Timer(0.2, go.set).start()
+            run_parts(do, range(2), 2, lambda: False)
+            assert go.is_set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,18 +19,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from bench.filter_cases import CASES, Case
 from bench.image_filters import Pair
 
-from encoding import FLOAT32, UNORM8, Bench, finish
+from encoding import FLOAT32, UNORM8, finish
+from filter_twins import BENCH, CPU, EDGES, compare, compare_sample, encoded
 from in_one_test import in_one_test
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.kernel import filter_forms
 from openmps.cpu.parts import run_parts
 from openmps.kernels.image_filters.convolution import MPSImageConvolution
-from openmps.ops import opencv
-from openmps.ops.opencv import edges, form, measures, pixels, table, windows
-from openmps.ops.opencv.form import ByLibrary
-from openmps.runtime.devices import mtl_device
+from openmps.ops import numba, opencv
+from openmps.ops.image import library_form as form
+from openmps.ops.image.library_form import ByLibrary
+from openmps.ops.opencv import edges, measures, pixels, table, windows
 from openmps.types import MPSImageEdgeMode, MPSOffset, MPSScaleTransform, MTLOrigin, MTLRegion, MTLSize
 from openmps.types import MPSImageFeatureChannelFormat as Format
 from samples.image_filters import ALL_FILTERS, FilterSample
@@ -39,20 +38,11 @@ from samples.image_filters import ALL_FILTERS, FilterSample
 if find_spec("cv2") is None:
     pytest.skip("OpenCV, of the extra 'filters', is not installed", allow_module_level=True)
 
-CPU = mtl_device("cpu")
-BENCH = Bench(CPU)
-HALFWAY = 2e-3
-"""Of a byte: positions and sums are float32."""
-EDGES = (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP)
 
-
-@contextmanager
-def own_forms() -> Iterator[None]:
-    """As if the package could not be loaded."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (filter_forms, opencv):
-            patch.setattr(module, "library", lambda: None)
-        yield
+@pytest.fixture(autouse=True)
+def no_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled loops come before the library's functions."""
+    monkeypatch.setattr(numba, "library", lambda: None)
 
 
 @pytest.fixture(autouse=True)
@@ -70,52 +60,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[type, ...]]:
     return found
 
 
-def _encoded(kernel: Any, sources: list[Any], destination: Any) -> np.ndarray:
-    command_buffer = BENCH.command_buffer()
-    kernel.encode(command_buffer, *sources, destination)
-    finish(command_buffer)
-    return destination.read_bytes()
-
-
-def _compare(make: Callable[[Format], np.ndarray], stored_as: Format) -> None:
-    """What makes results of a format: bytes differ only where their numbers lie halfway, but for roundings of sums."""
-    found = make(stored_as)
-    with own_forms():
-        expected = make(stored_as)
-        if stored_as is FLOAT32:
-            limit = 2e-6 * np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
-            np.testing.assert_allclose(found, expected, rtol=2e-6, atol=limit)
-        elif (apart := found != expected).any():
-            numbers = make(FLOAT32)[apart].astype(np.float64) * 255.0
-            assert np.abs(found[apart] - numbers).max() <= 0.5 + HALFWAY
-            assert np.abs(expected[apart] - numbers).max() <= 0.5 + HALFWAY
-
-
 @in_one_test
 @pytest.mark.parametrize("stored_as", [UNORM8, FLOAT32], ids=lambda each: each.name)
 @pytest.mark.parametrize("sample", ALL_FILTERS, ids=str)
 def test_numbers_are_those_of_our_own_forms(sample: FilterSample, stored_as: Format) -> None:
-    """Whole, and a part of another place, which windows leave on two sides, as they do edges of either kind."""
-    if sample.bytes_alone and stored_as is FLOAT32:
-        return
-    kernel: Any = sample.make(CPU)
-    images = [BENCH.image(each, stored_as) for each in sample.sources(2)]
-    shape = 2, *sample.destination
-
-    def make(kernel: Any) -> Callable[[Format], np.ndarray]:
-        return lambda result: _encoded(kernel, images, BENCH.filled(shape, 0.5, result))
-
-    for result in {stored_as, UNORM8 if sample.bytes_alone else FLOAT32}:
-        _compare(make(kernel), result)
-    for edge in EDGES if sample.is_placed else ():
-        moved = kernel.copy()
-        for prefix in ("primary_", "secondary_") if len(images) == 2 else ("",):
-            setattr(kernel, f"{prefix}edge_mode", edge)
-            setattr(moved, f"{prefix}edge_mode", edge)
-            setattr(moved, f"{prefix}offset", MPSOffset(4 if prefix == "secondary_" else -2, 3, 0))
-        moved.clip_rect = MTLRegion(MTLOrigin(1, 2, 0), MTLSize(4, 3, 2))
-        for each in (kernel, moved):
-            _compare(make(each), stored_as)
+    compare_sample(sample, stored_as)
 
 
 WHOLE = {
@@ -203,7 +152,7 @@ def test_larger_pictures(case: Case) -> None:
         pair.ours()
         return pair._result.read_bytes()
 
-    _compare(make, case.result.format)
+    compare(make, case.result.format)
 
 
 def test_every_row_of_the_table_runs(runs: list[tuple[type, ...]]) -> None:
@@ -211,7 +160,7 @@ def test_every_row_of_the_table_runs(runs: list[tuple[type, ...]]) -> None:
         Pair(case, CPU, None, 33, 31).ours()
     for sample in ALL_FILTERS:
         images = [BENCH.image(each, UNORM8) for each in sample.sources()]
-        _encoded(sample.make(CPU), images, BENCH.empty((1, *sample.destination), UNORM8))
+        encoded(sample.make(CPU), images, BENCH.empty((1, *sample.destination), UNORM8))
     assert set(table.FORMS) == set(runs)
 
 
@@ -223,7 +172,7 @@ def test_scales_by_tiles(scale: tuple[float, float], runs: list[tuple[type, ...]
     kernel.scale_transform = MPSScaleTransform(*scale, 7.3, 11.1)
     kernel.offset = MPSOffset(20, -3, 0)
     x = np.random.default_rng(0).integers(0, 256, (1, 4, 210, 190)) / 255.0
-    _compare(lambda result: _encoded(kernel, [BENCH.image(x, UNORM8)], BENCH.empty((1, 4, 530, 270), result)), UNORM8)
+    compare(lambda result: encoded(kernel, [BENCH.image(x, UNORM8)], BENCH.empty((1, 4, 530, 270), result)), UNORM8)
     assert runs
 
 
@@ -235,14 +184,14 @@ def test_results_are_written_where_they_are_to_be(runs: list[tuple[type, ...]]) 
     kernel = MPSImageBox(CPU, 3, 3)
     source, room = BENCH.image(x, UNORM8), BENCH.filled((1, 4, 9, 8), 0.0, UNORM8)
     memory = room.stack(0, 1).stored()
-    expected = _encoded(kernel, [source], room)
+    expected = encoded(kernel, [source], room)
     np.testing.assert_array_equal(memory.permute(0, 2, 3, 1)[0].numpy(), expected)
     command_buffer = BENCH.command_buffer()
     kernel.encode(command_buffer, in_place_texture=source)
     finish(command_buffer)
     np.testing.assert_array_equal(source.read_bytes(), expected)
     wide, kernel.destination_feature_channel_offset = BENCH.filled((1, 8, 9, 8), 1.0, UNORM8), 4
-    _encoded(kernel, [BENCH.image(x, UNORM8)], wide)
+    encoded(kernel, [BENCH.image(x, UNORM8)], wide)
     np.testing.assert_array_equal(wide.read_bytes()[..., 4:], expected)
     assert wide.read_bytes()[..., :4].min() == 255
     batch = MPSImageBatch([BENCH.filled((1, 4, 9, 8), 0.0, UNORM8) for _ in range(2)])
@@ -274,7 +223,7 @@ def test_edges_of_several_bands(edge: MPSImageEdgeMode) -> None:
     kernel = MPSImageCanny(CPU, sigma=0.9)
     kernel.edge_mode = edge
     x = np.random.default_rng(0).integers(0, 256, (1, 1, 230, 40)) / 255.0
-    _compare(lambda result: _encoded(kernel, [BENCH.image(x, UNORM8)], BENCH.empty((1, 1, 230, 40), result)), FLOAT32)
+    compare(lambda result: encoded(kernel, [BENCH.image(x, UNORM8)], BENCH.empty((1, 1, 230, 40), result)), FLOAT32)
 
 
 @pytest.mark.parametrize("pixel", [0, -1], ids=["first", "last"])
@@ -285,7 +234,7 @@ def test_extremes_lie_in_any_band(value: int, pixel: int) -> None:
     picture = np.random.default_rng(0).integers(20, 200, (60, 50, 1), np.uint8)
     picture[0, 1], picture.reshape(-1)[pixel] = 255 - value, value
     source, result = MPSImage.from_numpy(CPU, picture), BENCH.empty((1, 1, 1, 2), UNORM8)
-    np.testing.assert_array_equal(_encoded(MPSImageStatisticsMinAndMax(CPU), [source], result).ravel(), [0, 255])
+    np.testing.assert_array_equal(encoded(MPSImageStatisticsMinAndMax(CPU), [source], result).ravel(), [0, 255])
 
 
 @pytest.mark.parametrize("width", [50, 51])
@@ -299,7 +248,7 @@ def test_two_bytes_are_looked_up_at_once(width: int, monkeypatch: pytest.MonkeyP
         pair.ours()
         return pair._result.read_bytes()
 
-    _compare(make, UNORM8)
+    compare(make, UNORM8)
 
 
 def test_the_library_has_as_many_threads_as_the_engine() -> None:

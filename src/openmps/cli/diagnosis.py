@@ -26,14 +26,15 @@ _LIBRARIES = (
     *(("rich", "rich", ""), ("typer", "typer", "")),
     *(("pillow", "PIL.Image", "train"), ("matplotlib", "matplotlib", "train"), ("scikit-learn", "sklearn", "train")),
     *(("onnx", "onnx", "onnx"), ("tensorboard", "tensorboard", "tensorboard"), ("triton", "triton", "CUDA")),
-    *(("opencv-python-headless", "cv2", "filters"), ("coremltools", "coremltools", "coreml")),
+    *(("opencv-python-headless", "cv2", "filters"), ("numba", "numba", "filters")),
+    *(("coremltools", "coremltools", "coreml"),),
     *(("coreai-onnx", "coreai_onnx", "coreai"), ("coreai-core", "coreai.authoring.asset", "coreai")),
     *(("mlx", "mlx.core", "mlx"),),
 )
 """Packages: their name, what is imported, and the extra that brings them; without one openmps needs them."""
 _ONLY_IN_PART = frozenset({"coremltools"})
 """Packages of which openmps never imports the whole, which takes seconds and logs what else is not installed."""
-_VARIABLES = tuple("ATEN_ CUDA_ KMP_ MKL_ MPLCONFIGDIR OMP_ ONEDNN_ OPENMPS_ PYTORCH_ TORCH_ TRITON_".split())
+_VARIABLES = tuple("ATEN_ CUDA_ KMP_ MKL_ MPLCONFIGDIR NUMBA_ OMP_ ONEDNN_ OPENMPS_ PYTORCH_ TORCH_ TRITON_".split())
 """How the environment variables begin that change what is computed, how fast, or where caches lie."""
 _TRIES = 3
 """Encodes of a check: of equal ones a GPU captures the second and replays the third."""

@@ -19,11 +19,14 @@ from openmps.locks import new_lock
 T = TypeVar("T")
 
 
-def run_parts(do: Callable[[T], object], parts: Sequence[T], threads: int) -> None:
+def run_parts(
+    do: Callable[[T], object], parts: Sequence[T], threads: int, is_over: Callable[[], bool] | None = None
+) -> None:
     """Call ``do`` once with each part, in so many threads, the calling one among them.
 
     The first error that arises keeps parts that have not begun from being done, and is raised when the others have
-    ended. Interrupts are held back by whoever runs recorded work, as everywhere.
+    ended. Where ``is_over`` says that nobody works any more, their threads are not waited for. Interrupts are held back
+    by whoever runs recorded work, as everywhere.
     """
     others = min(threads, len(parts)) - 1
     if others < 1:
@@ -32,7 +35,7 @@ def run_parts(do: Callable[[T], object], parts: Sequence[T], threads: int) -> No
         return
     job = _Job(do, parts)
     part_threads.send(job, others)
-    job.run()
+    job.run(is_over)
 
 
 class _Job:
@@ -46,8 +49,8 @@ class _Job:
         self._joined: deque[None] = deque()
         self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
 
-    def run(self) -> None:
-        """Do what no other thread does, and return when they have ended, too."""
+    def run(self, is_over: Callable[[], bool] | None = None) -> None:
+        """Do what no other thread does, and return when they have ended, too, or all is over."""
         fault: BaseException | None = None
         try:
             self._do_parts()
@@ -55,7 +58,9 @@ class _Job:
             # Who joins from now on finds nothing left. What others do is waited for: memory is given back behind this.
             self._left.clear()
             ended = 0
-            while ended < len(self._joined):  # asked anew: who comes late and finds nothing ends before others do
+            while ended < len(self._joined) and not (
+                is_over and is_over()
+            ):  # asked anew: who comes late and finds nothing ends before others do
                 fault = self._ends.get() or fault
                 ended += 1
             self._do = None  # a thread that comes late gets the job all the same

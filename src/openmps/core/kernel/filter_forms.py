@@ -1,7 +1,9 @@
-"""Planned encodes of filters: on the CPU by OpenCV where it has a form, else by bands of rows; on CUDA in one pass."""
+"""Planned encodes of filters: on the CPU by a library that has a form, else by bands of rows; on CUDA in one pass."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -10,25 +12,35 @@ from openmps.core.image.storage import Shape
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.row_bands import RowBands
 from openmps.core.state.gradient import ForwardRecord
+from openmps.ops import numba, opencv
 from openmps.ops.elements import Load, Read, Store
+from openmps.ops.image.library_form import ByLibrary, Form, is_large, meet
 from openmps.ops.image.site import BYTES, LARGEST, MOVES, Site, Stored
-from openmps.ops.op import Function
-from openmps.ops.opencv import is_installed, library
-from openmps.ops.opencv.form import ByLibrary, meet
+from openmps.ops.numba import table as numba_table
+from openmps.ops.op import Function, Op
+from openmps.ops.opencv import table as opencv_table
+
+_TABLES: tuple[tuple[ModuleType, dict[tuple[type[Op], ...], Form]], ...] = (
+    (numba, numba_table.FORMS),
+    (opencv, opencv_table.FORMS),
+)
+"""The libraries' packages with the forms of each, in the order in which they are asked."""
 
 
 class CpuForms:
     """What a planned encode of a filter has besides its function, on the CPU."""
 
-    def __init__(self, by_library: ByLibrary | None, bands: RowBands | None) -> None:
+    def __init__(self, by_library: Sequence[tuple[ModuleType, ByLibrary]], bands: RowBands | None) -> None:
         self.by_library = by_library
+        """Forms, and the package that has each."""
         self.bands = bands
 
     def run(self, values: list[Any], room: Tensor | None) -> list[Any] | None:
         """See `openmps.ops.op.Form`."""
-        cv2 = None if self.by_library is None else library()
-        if self.by_library is not None and cv2 is not None:
-            return [self.by_library.run(cv2, values, room)]
+        for package, form in self.by_library:
+            library = package.library()
+            if library is not None:
+                return [form.run(library, values, room)]
         if self.bands is None:
             return None
         others = [each.numpy() for each in values if isinstance(each, Tensor)]
@@ -40,8 +52,8 @@ def set_forms(plan: Plan, shapes: tuple[Shape, ...], stored: Shape | None, bands
     """Give the function of a planned encode, into images of the shape ``stored``, its faster forms."""
     function = plan.function
     site = None if stored is None or len(function.outputs) != 1 else _site(function, plan.record, shapes, stored)
-    by_library = None if site is None else _form_by_library(site, function)
-    if by_library is not None or bands is not None:
+    by_library = [] if site is None else _forms_by_library(site, function)
+    if by_library or bands is not None:
         function.forms["cpu"] = CpuForms(by_library, bands).run
     if site is not None:
         from openmps.ops.image.one_pass import one_pass
@@ -51,15 +63,15 @@ def set_forms(plan: Plan, shapes: tuple[Shape, ...], stored: Shape | None, bands
             function.forms["cuda"], function.placement, function.launches = form.run, form.placed, 1
 
 
-def _form_by_library(site: Site, function: Function) -> ByLibrary | None:
-    """The form by OpenCV; None where there is none."""
-    if not is_installed():
-        return None
-    from openmps.ops.opencv.table import FORMS
-
-    form = FORMS.get(tuple(map(type, site.ops)))
-    run = None if form is None else form.make(site)
-    return None if form is None or run is None else ByLibrary(form, run, site, function)
+def _forms_by_library(site: Site, function: Function) -> list[tuple[ModuleType, ByLibrary]]:
+    """The forms by libraries that are installed."""
+    found: list[tuple[ModuleType, ByLibrary]] = []
+    for package, forms in _TABLES:
+        form = forms.get(tuple(map(type, site.ops))) if package.is_installed() else None
+        run = None if form is None or not is_large(form, site) else form.make(site)
+        if form is not None and run is not None:
+            found.append((package, ByLibrary(form, run, site, function)))
+    return found
 
 
 def _site(function: Function, record: ForwardRecord, shapes: tuple[Shape, ...], stored: Shape) -> Site | None:

@@ -1,7 +1,7 @@
 """What a faster form of a filter is told when an encode is planned: its operations, and how pictures are stored.
 
-Forms are chosen by the operations besides loads, reads and stores: `openmps.ops.opencv.table` has those on the CPU,
-`openmps.ops.image.one_pass` those on CUDA.
+Forms are chosen by the operations besides loads, reads and stores: `openmps.ops.numba.table` and
+`openmps.ops.opencv.table` have those on the CPU, `openmps.ops.image.one_pass` those on CUDA.
 """
 
 from __future__ import annotations

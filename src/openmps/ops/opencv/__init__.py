@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from openmps.cpu.parts import run_parts
+from openmps.types import MPSImageEdgeMode
 
 _LEAST = 5
 """Major version: those before scale bytes by weights of five bits."""
@@ -51,6 +52,11 @@ def library() -> Any:
     if found is not None and found.getNumThreads() != torch.get_num_threads():
         found.setNumThreads(torch.get_num_threads())
     return found
+
+
+def border_of(cv2: Any, edge_mode: MPSImageEdgeMode) -> int:
+    """The library's kind of border: zeros, or the nearest pixel."""
+    return cv2.BORDER_REPLICATE if edge_mode == MPSImageEdgeMode.CLAMP else cv2.BORDER_CONSTANT
 
 
 def byte_counts(cv2: Any, x: Tensor, count: int) -> Tensor:

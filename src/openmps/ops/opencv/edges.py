@@ -9,10 +9,12 @@ import torch
 
 from openmps.cpu.parts import run_parts
 from openmps.ops.image.canny import STEEP, Canny
+from openmps.ops.image.library_form import Array, Run, bands, is_centred
 from openmps.ops.image.separable import Separable
 from openmps.ops.image.site import BYTES, FLOATS, Site
-from openmps.ops.opencv.form import Array, Run, bands, border_of, is_centred
+from openmps.ops.opencv import border_of
 from openmps.ops.opencv.windows import has_few_taps, weights_of
+from openmps.types import MPSImageEdgeMode
 
 
 def canny(site: Site) -> Run | None:
@@ -32,7 +34,7 @@ def canny(site: Site) -> Run | None:
     down, across = weights_of(blur.profile, blur.window.size, site.unit)
     scale = site.scale
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         border, (height, width) = border_of(cv2, op.edge_mode), made.shape
         length = np.zeros((height + 2, width + 2), np.float32)  # with a frame, so that neighbours lie at one distance
         parts = list(bands(height, width, len(down) // 2 + 1))

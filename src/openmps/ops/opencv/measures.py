@@ -10,9 +10,10 @@ import torch
 from openmps.cpu.parts import run_parts
 from openmps.ops.image.distance import Distances
 from openmps.ops.image.integral import Integral
+from openmps.ops.image.library_form import Array, Run, bands, in_parts, is_centred, parts
 from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
 from openmps.ops.image.statistics import MeanAndVariance
-from openmps.ops.opencv.form import Array, Run, bands, in_parts, is_centred, parts
+from openmps.types import MPSImageEdgeMode
 
 _SUMMED = 1 << 20
 """Numbers whose sums are made by one thread."""
@@ -31,7 +32,7 @@ def moments(site: Site) -> Run | None:
     rows = parts(height, height * width * channels // _SUMMED)  # as many whatever there are of threads
     share = [(each.stop - each.start) / height for each in rows]
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         x = given[0]
         found: list[Any] = [None] * len(rows)
 
@@ -57,7 +58,7 @@ def extremes(site: Site) -> Run | None:
     if site.formats != (BYTES, BYTES) or site.result.channels != 1:
         return None
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         x, least, most = given[0], LARGEST, 0.0
         for rows, _, _ in bands(len(x), x[0].size, 0):
             low, high, _, _ = cv2.minMaxLoc(x[rows])
@@ -76,7 +77,7 @@ def integral(site: Site) -> Run | None:
     if op.is_squared or op.leaves_out or site.formats != (FLOATS, FLOATS) or site.result.channels > 4:
         return None
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         sums = cv2.integral(given[0], sdepth=cv2.CV_64F)[1:, 1:]
 
         def round_(rows: slice) -> None:
@@ -88,14 +89,14 @@ def integral(site: Site) -> Run | None:
 
 
 def distances(site: Site) -> Run | None:
-    """`Distances` in a picture of one channel, the whole of it; exact."""
+    """`Distances` in a picture of one channel, the whole of it; exact. A pixel alone the library takes for a number."""
     op = site.ops[0]
     assert isinstance(op, Distances)
-    is_whole = is_centred(op.window) and site.result.channels == 1
+    is_whole = is_centred(op.window) and site.result.channels == 1 and site.size != (1, 1)
     if not is_whole or site.formats not in ((BYTES, FLOATS), (FLOATS, FLOATS)):
         return None
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         is_far = cv2.compare(given[0], 0, cv2.CMP_EQ)
         if cv2.countNonZero(is_far) == is_far.size:
             made[...] = np.inf

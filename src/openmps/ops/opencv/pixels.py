@@ -11,11 +11,11 @@ import torch
 from openmps.ops.elements import COMPONENTS, decode
 from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
 from openmps.ops.image.histogram import Lookup, table_of_bytes
+from openmps.ops.image.library_form import Array, Run, bands, in_parts
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.threshold import Limited, Threshold, ThresholdBytes, Thresholding
-from openmps.ops.opencv.form import Array, Run, bands, in_parts
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
-from openmps.types import MPSAlphaType
+from openmps.types import MPSAlphaType, MPSImageEdgeMode
 
 _GRAY = 0.299, 0.587, 0.114
 """The library's weights of red, green and blue."""
@@ -42,7 +42,7 @@ def threshold(site: Site) -> Run | None:
         return None
     limit = op.limit if truncates else op.least - 1
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         cv2.threshold(given[0], limit, op.largest, getattr(cv2, _THRESHOLDS[op.how]), dst=made)
 
     return run
@@ -60,7 +60,7 @@ def gray_threshold(site: Site) -> Run | None:
     limit, largest = op.limit / site.unit, op.largest / site.unit
     channels = site.sources[0].channels
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         x, code = given[0], cv2.COLOR_RGBA2GRAY if channels == COMPONENTS else cv2.COLOR_RGB2GRAY
         # Few of them: behind each call a thread may have to wait for the interpreter.
         parts = [rows for rows, _, _ in bands(len(x), max(1, x[0].size // 2), 0)]
@@ -95,7 +95,7 @@ def combination(site: Site) -> Run | None:
             sign = 1.0 if kind is Arithmetic.ADD else -1.0
             cv2.addWeighted(x, first * site.scale, y, sign * second * site.scale, bias, dst=made)
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         x, y = given
         if not limits:
             combine(cv2, x, y, made)
@@ -122,7 +122,7 @@ def convert_alpha(site: Site) -> Run | None:
     if site.formats != (BYTES, BYTES) or kinds != (MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED):
         return None
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         cv2.cvtColor(given[0], cv2.COLOR_RGBA2mRGBA, dst=made)
 
     return run
@@ -134,7 +134,7 @@ def decoded(site: Site) -> Run | None:
         return None
     numbers = decode(torch.arange(256, dtype=torch.uint8), BYTES).numpy()
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         cv2.LUT(given[0], numbers, dst=made)
 
     return run
@@ -148,7 +148,7 @@ def looked_up(site: Site) -> Run | None:
     if site.formats != (BYTES, BYTES) or len(op.low) != channels:
         return None
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         x = given[0]
         table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high, op.rounds).numpy()
         if channels > 1:
@@ -172,7 +172,7 @@ def transposed(site: Site) -> Run | None:
     if site.formats not in ((BYTES, BYTES), (FLOATS, FLOATS)) or site.result.channels > 4:
         return None
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         x = given[0]
         in_parts(lambda rows: cv2.transpose(x[:, rows], dst=made[rows]), made, _TURNED)
 

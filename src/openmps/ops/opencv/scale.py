@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from openmps.ops.image.library_form import Array, Run
 from openmps.ops.image.site import BYTES, Site
-from openmps.ops.opencv.form import Array, Run
 from openmps.ops.resample.image_scale import ScaleFilter, ScaleImage, Scaling
 from openmps.types import MPSImageEdgeMode
 
@@ -30,7 +30,7 @@ def scaled(site: Site) -> Run | None:
         return None
     tiles = [(down, across) for down in _tiles(op.rows) for across in _tiles(op.columns)]
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         x, flags = given[0], cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         for (rows, into_rows, down), (columns, into_columns, across) in tiles:
             into = made[into_rows, into_columns]

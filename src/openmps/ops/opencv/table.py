@@ -14,6 +14,7 @@ from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
 from openmps.ops.image.distance import Distances
 from openmps.ops.image.histogram import Lookup
 from openmps.ops.image.integral import Integral
+from openmps.ops.image.library_form import Form, Reads
 from openmps.ops.image.median import Median
 from openmps.ops.image.order import Extreme
 from openmps.ops.image.separable import MeanBytes, Separable, SeparableBytes
@@ -23,7 +24,6 @@ from openmps.ops.image.transpose import Transposed
 from openmps.ops.image.windows import Correlate, GradientMagnitude
 from openmps.ops.op import Op
 from openmps.ops.opencv import edges, measures, pixels, scale, windows
-from openmps.ops.opencv.form import Form, Reads
 from openmps.ops.pointwise.arithmetic import Combination
 from openmps.ops.resample.image_scale import ScaleImage
 from openmps.types import MPSImageEdgeMode

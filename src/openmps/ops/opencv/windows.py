@@ -11,12 +11,14 @@ import torch
 
 from openmps.cpu.parts import run_parts
 from openmps.ops.geometry import Window
+from openmps.ops.image.library_form import Array, Run, bands
 from openmps.ops.image.median import Median
 from openmps.ops.image.order import Extreme
 from openmps.ops.image.separable import MeanBytes, Profile, Separable, SeparableBytes, Shape
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.windows import Correlate
-from openmps.ops.opencv.form import Array, Run, bands
+from openmps.ops.opencv import border_of
+from openmps.types import MPSImageEdgeMode
 
 _MOST_CHANNELS = 4
 _FOURIER, _FOURIER_OF_BYTES = 11 * 11, 7 * 7
@@ -50,9 +52,9 @@ def correlate(site: Site) -> Run | None:
         return None
     factor, bias = np.float32(site.unit * site.scale), op.bias * site.scale
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         depth = -1 if given[0].dtype == made.dtype else cv2.CV_32F
-        cv2.filter2D(given[0], depth, given[1] * factor, dst=made, delta=bias, borderType=border)
+        cv2.filter2D(given[0], depth, given[1] * factor, dst=made, delta=bias, borderType=border_of(cv2, edge_mode))
 
     return run
 
@@ -65,13 +67,14 @@ def sobel(site: Site) -> Run | None:
     if not _is_small(site, (FLOATS, FLOATS)):
         return None
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         x = given[0]
 
         def make(band: tuple[slice, slice, slice]) -> None:
             read, rows, part = band
             across, down = (
-                cv2.Sobel(x[read], cv2.CV_32F, *order, ksize=3, borderType=border)[part] for order in ((1, 0), (0, 1))
+                cv2.Sobel(x[read], cv2.CV_32F, *order, ksize=3, borderType=border_of(cv2, edge_mode))[part]
+                for order in ((1, 0), (0, 1))
             )
             cv2.magnitude(across, down, magnitude=made[rows])
 
@@ -88,8 +91,8 @@ def separable(site: Site) -> Run | None:
         return None
     down, across = weights_of(op.profile, site.window.size, 1.0)
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
-        cv2.sepFilter2D(given[0], -1, across, down, dst=made, borderType=border)
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
+        cv2.sepFilter2D(given[0], -1, across, down, dst=made, borderType=border_of(cv2, edge_mode))
 
     return run
 
@@ -113,8 +116,8 @@ def mean_bytes(site: Site) -> Run | None:
     if op.profile.shape is not Shape.FLAT:
         return _weighed(op.profile, site.window.size, 1.0)
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
-        cv2.blur(given[0], (width, height), dst=made, borderType=border)
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
+        cv2.blur(given[0], (width, height), dst=made, borderType=border_of(cv2, edge_mode))
 
     return run
 
@@ -124,9 +127,9 @@ def _weighed(profile: Profile, size: tuple[int, int], factor: float) -> Run:
     down, across = weights_of(profile, size, factor / 2)
     across *= 2
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         depth = -1 if given[0].dtype == made.dtype else cv2.CV_32F
-        cv2.sepFilter2D(given[0], depth, across, down, dst=made, borderType=border)
+        cv2.sepFilter2D(given[0], depth, across, down, dst=made, borderType=border_of(cv2, edge_mode))
 
     return run
 
@@ -154,7 +157,7 @@ def median(site: Site) -> Run | None:
     if site.result.channels not in (1, 3, 4):
         return None
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         cv2.medianBlur(given[0], op.size, dst=made)
 
     return run
@@ -167,7 +170,7 @@ def extreme(site: Site) -> Run | None:
     if not _is_small(site, (BYTES, BYTES)) or not has_few_taps(site.window):
         return None
 
-    def run(cv2: Any, given: list[Array], made: Array, border: int) -> None:
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         choose: Callable[..., Any] = cv2.dilate if op.is_largest else cv2.erode
         choose(given[0], np.ones(size, np.uint8), dst=made, borderType=cv2.BORDER_REPLICATE)
 

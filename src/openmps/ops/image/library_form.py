@@ -1,14 +1,15 @@
-"""What a form by OpenCV is told when an encode is planned, and how it runs on the images of a batch.
+"""What a filter's form by a library is told when an encode is planned, and how it runs on the images of a batch.
 
-A form is chosen by the operations of a filter and by how pictures are stored (`openmps.ops.opencv.table`), once, when
-the encode is planned. It runs on one picture at a time, arrays ``[H, W, channels]`` or ``[H, W]`` that share the memory
-of images, and writes into that of the result. Most of the library's functions have one thread: pictures are made in
-parts of rows, by as many threads as PyTorch has. No number depends on how many those are, but for distances, for which
-the library has another function where it has one thread.
+Libraries are OpenCV (`openmps.ops.opencv`) and Numba (`openmps.ops.numba`). A form is chosen by the operations of a
+filter and by how pictures are stored, in the table of each, once, when the encode is planned. It runs on one picture at
+a time, arrays ``[H, W, channels]`` or ``[H, W]`` that share the memory of images, and writes into that of the result.
+Most functions have one thread: pictures are made in parts of rows, by as many threads as PyTorch has. No number depends
+on how many those are, but for distances, for which OpenCV has another function where it has one thread.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -45,8 +46,8 @@ class Reads(Enum):
     """All of the sources."""
 
 
-Run = Callable[[Any, list[Array], Array, int], None]
-"""Gets the library, the sources' pictures and constants behind them, the result's picture, and the kind of border."""
+Run = Callable[[Any, list[Array], Array, MPSImageEdgeMode], None]
+"""Gets the library, the sources' pictures and constants behind them, the result's picture, and how sources go on."""
 
 
 class Form(NamedTuple):
@@ -62,6 +63,13 @@ class Form(NamedTuple):
     sources, and those that windows reach, or where the form itself makes parts."""
     is_shared: Callable[[Site], bool] | None = None
     """Whether the library itself has several threads for a picture, so that it is made as a whole."""
+    smallest: int = 0
+    """Numbers of the first source below which the form is not chosen."""
+
+
+def is_large(form: Form, site: Site) -> bool:
+    """Whether a form is chosen for pictures of such a size."""
+    return math.prod(site.window.source) * site.sources[0].channels >= form.smallest
 
 
 class _Picture(NamedTuple):
@@ -92,23 +100,22 @@ class ByLibrary:
         """Of each source its place among the inputs, what is read of it unless that is all, and how it goes on."""
         self._others = [index for index, each in enumerate(function.inputs) if each.role is not Role.SOURCE]
 
-    def run(self, cv2: Any, values: list[Any], room: Tensor | None) -> Tensor | None:
+    def run(self, library: Any, values: list[Any], room: Tensor | None) -> Tensor | None:
         """Compute into ``room``, the result's memory, and give None; where that does not do, give new memory."""
         sources = [self._read(values[index], region, edge_mode) for index, region, edge_mode in self._sources]
         constants = [values[index].numpy() for index in self._others]
         place = None if room is None else _pictures(room)
         if place is None or not _is_packed(place) or meet(place, *sources, *constants):
             room, place = None, self._new(len(sources[0]))
-        border = border_of(cv2, self._edges[0])
         pictures = [_Picture(made, given) for made, *given in zip(_flat(place), *map(_flat, sources), strict=True)]
         threads = 1 if self._least is None or place.size < 2 * self._least else torch.get_num_threads()
         if threads < 2:
             for picture in pictures:
-                self._make(cv2, picture, None, constants, border)
+                self._make(library, picture, None, constants)
         else:
             rows = self._rows(place, threads)
             run_parts(
-                lambda part: self._make(cv2, *part, constants, border),
+                lambda part: self._make(library, *part, constants),
                 [(picture, part) for picture in pictures for part in rows],
                 threads,
             )
@@ -123,28 +130,28 @@ class ByLibrary:
         count = min(count, height // max(1, _FEWEST * self._margin))
         return [None] if count < 2 else parts(height, count)
 
-    def _make(self, cv2: Any, picture: _Picture, rows: slice | None, constants: list[Array], border: int) -> None:
+    def _make(self, library: Any, picture: _Picture, rows: slice | None, constants: list[Array]) -> None:
         made, given = picture
         if rows is not None:
-            self._make_rows(cv2, picture, rows, constants, border)
+            self._make_rows(library, picture, rows, constants)
         elif self._is_cut:
             whole = np.empty(given[0].shape, made.dtype)
-            self._run(cv2, [*given, *constants], whole, border)
+            self._run(library, [*given, *constants], whole, self._edges[0])
             (height, width), (down, across) = self._site.size, self._site.window.size
             made[...] = whole[down // 2 :, across // 2 :][:height, :width]
         else:
-            self._run(cv2, [*given, *constants], made, border)
+            self._run(library, [*given, *constants], made, self._edges[0])
 
-    def _make_rows(self, cv2: Any, picture: _Picture, rows: slice, constants: list[Array], border: int) -> None:
+    def _make_rows(self, library: Any, picture: _Picture, rows: slice, constants: list[Array]) -> None:
         (made, given), margin = picture, self._margin
-        self._run(cv2, [*(each[rows] for each in given), *constants], made[rows], border)
+        self._run(library, [*(each[rows] for each in given), *constants], made[rows], self._edges[0])
         # To the library the picture began and ended with these rows: what windows beyond them reach is made again.
         x = given[0]
         for first in (rows.start, rows.stop - margin) if margin else ():
             if margin <= first <= len(x) - 2 * margin:
                 part = x[first - margin : first + 2 * margin]
                 again = np.empty((len(part), *made.shape[1:]), made.dtype)
-                self._run(cv2, [part, *constants], again, border)
+                self._run(library, [part, *constants], again, self._edges[0])
                 made[first : first + margin] = again[margin : 2 * margin]
 
     def _new(self, images: int) -> Array:
@@ -162,11 +169,6 @@ class ByLibrary:
 def meet(place: Array, *others: Array) -> bool:
     """Whether a picture may lie in the memory of one of other arrays: between its first and its last number."""
     return any(np.may_share_memory(place, each) for each in others)
-
-
-def border_of(cv2: Any, edge_mode: MPSImageEdgeMode) -> int:
-    """The library's kind of border: zeros, or the nearest pixel."""
-    return cv2.BORDER_REPLICATE if edge_mode == MPSImageEdgeMode.CLAMP else cv2.BORDER_CONSTANT
 
 
 def is_centred(window: Window) -> bool:

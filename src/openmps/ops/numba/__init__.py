@@ -1,0 +1,37 @@
+"""Faster forms of image filters on the CPU, as loops that Numba compiles: a part of the extra ``filters``.
+
+`library` loads it when a filter that has such a form first runs on a picture that is not small.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+
+@cache
+def is_installed() -> bool:
+    """Whether the package is there; nothing is loaded."""
+    return find_spec("numba") is not None
+
+
+@cache
+def _loaded() -> Any:
+    fault: object = None
+    try:
+        found = import_module("numba")
+        if not found.config.DISABLE_JIT:
+            return found
+        fault = "NUMBA_DISABLE_JIT is set"
+    except (ImportError, OSError) as error:
+        fault = error
+    logging.getLogger(__name__).warning("Numba cannot be used, so filters take other forms: %s", fault)
+    return None
+
+
+def library() -> Any:
+    """The module ``numba``; None where there is none."""
+    return _loaded() if is_installed() else None

@@ -1,0 +1,96 @@
+"""Loops in Python that Numba compiles when they first run.
+
+What is compiled is kept on disk, beside this package or in the user's cache, and loaded from there by the next process.
+Where nothing can be kept, or what was kept cannot be read, each process compiles for itself. A loop uses nothing of its
+module but NumPy and the functions of `openmps.ops.numba.primitives`: what it was compiled of is known by its own code.
+
+Loops let other threads run meanwhile. Their numbers are those of the operations as they are written, each rounded to
+its type; a division by zero is IEEE's. They take pictures as `Lines`, and the rows that they make by `claim`.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable
+from marshal import dumps
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from openmps.cpu.parts import run_parts
+from openmps.locks import new_lock
+from openmps.ops.image.library_form import Array
+from openmps.ops.numba import library
+from openmps.ops.numba.primitives import are_done, new_claims, teach, version
+
+_compiling = new_lock()
+_SHARED = 1 << 19
+"""Numbers that are worth a second thread."""
+_BAND = 1 << 16
+"""Numbers that a thread takes at a time."""
+
+
+class Loop:
+    """A function of Python that is compiled for one signature when it is first called; its first argument is claims."""
+
+    __slots__ = ("_compiled", "_function", "_signature")
+
+    def __init__(self, signature: str, function: Callable[..., None]) -> None:
+        self._signature, self._function = signature, function
+        self._compiled: Callable[..., None] | None = None
+
+    def run(self, rows: int, numbers: int, *arguments: Any) -> None:
+        """Make so many rows, all of which take so many numbers, with the arguments behind the claims.
+
+        Several threads make them where there are many numbers.
+        """
+        made = self._compiled or self._compile()
+        threads = torch.get_num_threads() if numbers >= _SHARED else 1
+        if threads == 1:
+            made(new_claims(rows, rows, alone=True), *arguments)
+            return
+        claims = new_claims(rows, max(1, rows * _BAND // numbers), alone=False)
+        run_parts(lambda _: made(claims, *arguments), range(threads), threads, lambda: are_done(claims))
+
+    def _compile(self) -> Callable[..., None]:
+        with _compiling:
+            if self._compiled is None:
+                self._compiled = self._made()
+            return self._compiled
+
+    def _made(self) -> Callable[..., None]:
+        numba, function = library(), self._function
+        teach(numba)
+        # Files on disk are known by this name, and by when the module was written, which packages may set at will.
+        function.__qualname__ = f"{function.__name__}_{zlib.crc32(dumps(function.__code__), version()):08x}"
+        options = {"nogil": True, "error_model": "numpy"}
+        try:
+            return numba.njit(self._signature, cache=True, **options)(function)
+        except Exception as fault:  # there is no folder to write to, or its files cannot be read
+            logging.getLogger(__name__).info("Compiled loops of filters are not kept on disk: %s", fault)
+            return numba.njit(self._signature, **options)(function)
+
+
+def loop(*arguments: str) -> Callable[[Callable[..., None]], Loop]:
+    """Decorates a function whose arguments behind the claims have these types of Numba."""
+    return lambda function: Loop(f"void({', '.join(('int64[::1]', *arguments))})", function)
+
+
+class Lines(NamedTuple):
+    """Rows as a loop takes them."""
+
+    numbers: Array
+    """From the first number to the last, one axis."""
+    step: int
+    """Numbers from one row to the next."""
+
+
+def lines(picture: Array) -> Lines:
+    """The rows of a picture whose pixels lie side by side."""
+    if picture.flags.c_contiguous:
+        return Lines(picture.reshape(-1), picture[0].size)
+    step = picture.strides[0] // picture.itemsize
+    count = (len(picture) - 1) * step + picture[0].size
+    return Lines(np.lib.stride_tricks.as_strided(picture, (count,), (picture.itemsize,)), step)

@@ -1,0 +1,187 @@
+"""Filters of single pixels, by compiled loops; see `openmps.ops.numba.table`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from openmps.ops.elements import COMPONENTS, encode
+from openmps.ops.image.colour import Gray, Spread
+from openmps.ops.image.library_form import Array, Run
+from openmps.ops.image.site import BYTES, FLOATS, Site
+from openmps.ops.image.threshold import Limited, Threshold, Thresholding
+from openmps.ops.numba.loop import Loop, lines, loop
+from openmps.ops.numba.primitives import claim, finish, multiply_add, wait
+from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
+from openmps.types import MPSImageEdgeMode
+
+_FLOATS = "float32[::1]", "int64"
+_MOST_GRAY = 1.001
+"""Sum of weights up to which no gray value is a larger number than a byte, rounded."""
+_ALL = 255
+"""All bits of a byte."""
+
+
+# --- gray values --------------------------------------------------------------------------------------------------
+
+
+@loop("uint8[::1]", "int64", "int64", "uint8[::1]", "int64", "int64", "float32[::1]", "uint32[::1]")
+def _threshold_grays(
+    claims: Any, x: Any, x_step: int, channels: int, made: Any, step: int, columns: int, numbers: Any, masks: Any
+) -> None:
+    """Of the byte b of each gray value ``(b & mask) + other`` above the limit, with another pair where it is not."""
+    red, green, blue, limit = numbers
+    mask, other, low_mask, low_other = masks
+    # Behind a number as large as this float32 has whole numbers alone: they are its lowest bits.
+    shift, byte = np.float32(8388608.0), np.uint32(255)
+    first, last = claim(claims)
+    while first < last:
+        for row in range(first, last):
+            into = made[row * step : row * step + columns]
+            if channels == 4:
+                # A pixel as one number: its bytes become vectors of three colours so.
+                pixels = x[row * x_step : row * x_step + 4 * columns].view(np.uint32)
+                for column in range(columns):
+                    pixel = pixels[column]
+                    value = np.float32(np.int32(pixel & byte)) * red
+                    value += np.float32(np.int32((pixel >> np.uint32(8)) & byte)) * green
+                    value += np.float32(np.int32((pixel >> np.uint32(16)) & byte)) * blue
+                    found = np.float32(value + shift).view(np.uint32) & byte
+                    into[column] = np.uint8((found & mask) + other if value > limit else (found & low_mask) + low_other)
+            else:
+                colours = x[row * x_step : row * x_step + 3 * columns]
+                for column in range(columns):
+                    value = np.float32(np.int32(colours[3 * column])) * red
+                    value += np.float32(np.int32(colours[3 * column + 1])) * green
+                    value += np.float32(np.int32(colours[3 * column + 2])) * blue
+                    found = np.float32(value + shift).view(np.uint32) & byte
+                    into[column] = np.uint8((found & mask) + other if value > limit else (found & low_mask) + low_other)
+        finish(claims, last - first)
+        first, last = claim(claims)
+    wait(claims)
+
+
+def gray_threshold(site: Site) -> Run | None:
+    """`Threshold` of the `Gray` value of bytes, into one channel of bytes."""
+    gray, op, spread = site.ops
+    assert isinstance(gray, Gray)
+    assert isinstance(op, Threshold)
+    assert isinstance(spread, Spread)
+    channels = site.sources[0].channels
+    if site.formats != (BYTES, BYTES) or channels not in (COMPONENTS - 1, COMPONENTS) or spread.count != 1:
+        return None
+    if min(gray.weights) < 0.0 or not sum(gray.weights) <= _MOST_GRAY:
+        return None
+    limit, largest = encode(torch.tensor([op.limit, op.largest]), BYTES).tolist()
+    masks = np.array(
+        {
+            Thresholding.BINARY: (0, largest, 0, 0),
+            Thresholding.BINARY_INVERSE: (0, 0, 0, largest),
+            Thresholding.TRUNCATE: (0, limit, _ALL, 0),
+            Thresholding.TO_ZERO: (_ALL, 0, 0, 0),
+            Thresholding.TO_ZERO_INVERSE: (0, 0, _ALL, 0),
+        }[op.how],
+        np.uint32,
+    )
+    with np.errstate(over="ignore"):  # a threshold beyond float32 is infinite
+        numbers = np.array([*gray.weights, op.limit / site.unit], np.float32)
+
+    def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
+        x, rows, columns = lines(given[0]), *made.shape
+        _threshold_grays.run(rows, given[0].size, *x, channels, *lines(made), columns, numbers, masks)
+
+    return run
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+@loop(*_FLOATS, *_FLOATS, *_FLOATS, "int64", "float32[::1]")
+def _add(
+    claims: Any, x: Any, x_step: int, y: Any, y_step: int, made: Any, step: int, columns: int, numbers: Any
+) -> None:
+    """``first x + second y + bias``, within limits; NaN stays."""
+    first, second, bias, low, high = numbers
+    begin, end = claim(claims)
+    while begin < end:
+        for row in range(begin, end):
+            xs, ys = x[row * x_step : row * x_step + columns], y[row * y_step : row * y_step + columns]
+            into = made[row * step : row * step + columns]
+            for column in range(columns):
+                value = multiply_add(ys[column], second, xs[column] * first) + bias
+                value = low if value < low else value
+                into[column] = high if value > high else value
+        finish(claims, end - begin)
+        begin, end = claim(claims)
+    wait(claims)
+
+
+@loop(*_FLOATS, *_FLOATS, *_FLOATS, "int64", "float32[::1]")
+def _multiply(
+    claims: Any, x: Any, x_step: int, y: Any, y_step: int, made: Any, step: int, columns: int, numbers: Any
+) -> None:
+    """``(first x) (second y) + bias``, within limits; NaN stays."""
+    first, second, bias, low, high = numbers
+    begin, end = claim(claims)
+    while begin < end:
+        for row in range(begin, end):
+            xs, ys = x[row * x_step : row * x_step + columns], y[row * y_step : row * y_step + columns]
+            into = made[row * step : row * step + columns]
+            for column in range(columns):
+                value = (xs[column] * first) * (ys[column] * second) + bias
+                value = low if value < low else value
+                into[column] = high if value > high else value
+        finish(claims, end - begin)
+        begin, end = claim(claims)
+    wait(claims)
+
+
+@loop(*_FLOATS, *_FLOATS, *_FLOATS, "int64", "float32[::1]")
+def _divide(
+    claims: Any, x: Any, x_step: int, y: Any, y_step: int, made: Any, step: int, columns: int, numbers: Any
+) -> None:
+    """``(first x) / (second y) + bias``, within limits; NaN stays."""
+    first, second, bias, low, high = numbers
+    begin, end = claim(claims)
+    while begin < end:
+        for row in range(begin, end):
+            xs, ys = x[row * x_step : row * x_step + columns], y[row * y_step : row * y_step + columns]
+            into = made[row * step : row * step + columns]
+            for column in range(columns):
+                value = (xs[column] * first) / (ys[column] * second) + bias
+                value = low if value < low else value
+                into[column] = high if value > high else value
+        finish(claims, end - begin)
+        begin, end = claim(claims)
+    wait(claims)
+
+
+_COMBINE: dict[Arithmetic, tuple[Loop, float]] = {
+    Arithmetic.ADD: (_add, 1.0),
+    Arithmetic.SUBTRACT: (_add, -1.0),
+    Arithmetic.MULTIPLY: (_multiply, 1.0),
+    Arithmetic.DIVIDE: (_divide, 1.0),
+}
+"""The loop of each operation, and the sign of the second picture."""
+
+
+def combination(site: Site) -> Run | None:
+    """`Combination` of floats, pictures of the same size, and `Limited`. A bias of -0 changes no number."""
+    op, limits = site.ops
+    assert isinstance(op, Combination)
+    assert isinstance(limits, Limited)
+    if site.formats != (FLOATS,) * 3 or any(each.region != site.size for each in site.windows):
+        return None
+    combine, sign = _COMBINE[op.operation]
+    with np.errstate(over="ignore"):
+        numbers = np.array(
+            [op.primary_scale, sign * op.secondary_scale, op.bias or -0.0, limits.minimum, limits.maximum], np.float32
+        )
+
+    def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
+        columns = made[0].size
+        combine.run(len(made), made.size, *lines(given[0]), *lines(given[1]), *lines(made), columns, numbers)
+
+    return run

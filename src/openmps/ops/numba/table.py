@@ -1,0 +1,22 @@
+"""Which filters have a form by compiled loops, by their operations: those besides loads, reads and stores.
+
+A loop makes in one pass what takes OpenCV's functions several, with the numbers of the operations, in float32 and
+rounded once; tests compare them. Small pictures are left to other forms: to load Numba takes longer than they do.
+"""
+
+from __future__ import annotations
+
+from openmps.ops.image.colour import Gray, Spread
+from openmps.ops.image.library_form import Form, Reads
+from openmps.ops.image.threshold import Limited, Threshold
+from openmps.ops.numba import pixels
+from openmps.ops.op import Op
+from openmps.ops.pointwise.arithmetic import Combination
+
+_LARGE = 1 << 16
+"""Numbers of a source that are worth loading Numba."""
+
+FORMS: dict[tuple[type[Op], ...], Form] = {
+    (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold, smallest=_LARGE),
+    (Combination, Limited): Form(Reads.REGIONS, pixels.combination, smallest=_LARGE),
+}

@@ -1,0 +1,221 @@
+"""Filters by compiled loops, where Numba is installed: the numbers of our own forms, which the oracles judge."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from bench.filter_cases import CASES, Case
+from bench.image_filters import Pair
+
+from encoding import FLOAT32, UNORM8
+from filter_twins import BENCH, CPU, EDGES, compare, compare_sample, encoded
+from in_one_test import in_one_test
+from openmps.core.kernel import filter_forms
+from openmps.kernels.image_filters import arithmetic, threshold
+from openmps.ops import numba
+from openmps.ops.image.library_form import ByLibrary
+from openmps.ops.numba import loop, table
+from openmps.types import MPSImageFeatureChannelFormat as Format
+from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
+from samples.image_filters import ALL_FILTERS, FilterSample
+
+if find_spec("numba") is None:
+    pytest.skip("Numba, of the extra 'filters', is not installed", allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[type, ...]]]:
+    """The rows of the table that have run: of pictures of any size, which two threads share in bands of a few rows."""
+    for key, row in table.FORMS.items():
+        monkeypatch.setitem(table.FORMS, key, row._replace(smallest=0))
+    monkeypatch.setattr(loop, "_SHARED", 300)
+    monkeypatch.setattr(loop, "_BAND", 100)
+    found: list[tuple[type, ...]] = []
+    run = ByLibrary.run
+
+    def noted(self: Any, library: Any, *arguments: Any) -> Any:
+        if library is numba.library():
+            found.append(tuple(map(type, self._site.ops)))
+        return run(self, library, *arguments)
+
+    monkeypatch.setattr(ByLibrary, "run", noted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield found
+    torch.set_num_threads(before)
+
+
+@in_one_test
+@pytest.mark.parametrize("stored_as", [UNORM8, FLOAT32], ids=lambda each: each.name)
+@pytest.mark.parametrize("sample", ALL_FILTERS, ids=str)
+def test_numbers_are_those_of_our_own_forms(sample: FilterSample, stored_as: Format) -> None:
+    compare_sample(sample, stored_as)
+
+
+@in_one_test
+@pytest.mark.parametrize("size", [(1, 1), (1, 300), (301, 1), (2, 3), (33, 65), (203, 331)], ids=str)
+@pytest.mark.parametrize("channels", [1, 2, 3, 4], ids=lambda each: f"{each} channels")
+@pytest.mark.parametrize("case", [each for each in CASES if each.apart < math.inf], ids=lambda each: each.name)
+def test_sizes_and_channels(case: Case, channels: int, size: tuple[int, int]) -> None:
+    """Those that a filter takes: a median takes one channel, a scale no picture that would have no pixel left."""
+    if min(case.size(*size)) < 1:
+        return
+    kind = case.source._replace(channels=channels)
+    made = case.result if case.result.channels == 1 != case.source.channels else case.result._replace(channels=channels)
+    if "Canny" in case.name or "Distance" in case.name or "Median" in case.name:
+        kind, made = case.source, case.result
+    if "premultiplied" in case.name and channels < 4:
+        return
+
+    def make(stored_as: Format) -> np.ndarray:
+        pair = Pair(case._replace(source=kind, result=made._replace(format=stored_as)), CPU, None, *size)
+        pair.ours()
+        return pair._result.read_bytes()
+
+    compare(make, case.result.format)
+
+
+def test_every_row_of_the_table_runs(runs: list[tuple[type, ...]]) -> None:
+    for case in CASES:
+        Pair(case, CPU, None, 33, 31).ours()
+    for sample in ALL_FILTERS:
+        images = [BENCH.image(each, UNORM8) for each in sample.sources()]
+        encoded(sample.make(CPU), images, BENCH.empty((1, *sample.destination), UNORM8))
+    assert set(table.FORMS) == set(runs)
+
+
+def test_bits_are_the_same_for_any_number_of_threads(runs: list[tuple[type, ...]]) -> None:
+    for case in CASES:
+        made: list[np.ndarray] = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            runs.clear()
+            pair = Pair(case, CPU, None, 117, 67)
+            pair.ours()
+            made.append(pair._result.read_bytes())
+        for each in made[1:] if runs else ():
+            np.testing.assert_array_equal(each, made[0], case.name)
+
+
+def test_small_pictures_are_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    loaded: list[bool] = []
+    monkeypatch.setattr(numba, "library", lambda: loaded.append(True))
+    case = next(each for each in CASES if each.name == "MPSImageSubtract, float32")
+    for height, width in ((255, 256), (256, 256)):
+        assert not loaded
+        Pair(case, CPU, None, height, width).ours()
+    assert loaded
+
+
+# --- single pixels ----------------------------------------------------------------------------------------------------
+
+NUMBERS = np.float32([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 3e38, -3e38, 1e-38, 1e-45, 0.3])
+
+
+@in_one_test
+@pytest.mark.parametrize("limits", [None, (-0.5, 0.75)], ids=str)
+@pytest.mark.parametrize("bias", [0.0, 0.25])
+@pytest.mark.parametrize("name", ["Add", "Subtract", "Multiply", "Divide"])
+def test_arithmetic_of_any_numbers(name: str, bias: float, limits: tuple[float, float] | None) -> None:
+    x, y = (each.astype(np.float64)[None, None] for each in np.meshgrid(NUMBERS, NUMBERS))
+    kernel = getattr(arithmetic, f"MPSImage{name}")(CPU)
+    kernel.primary_scale, kernel.secondary_scale, kernel.bias = 0.5, 2.0, bias
+    if limits is not None:
+        kernel.minimum_value, kernel.maximum_value = limits
+    sources = [BENCH.image(each, FLOAT32) for each in (x, y)]
+    compare(lambda _: encoded(kernel, sources, BENCH.empty(x.shape, FLOAT32)), FLOAT32)
+
+
+@pytest.mark.parametrize("place", ["in_place_primary_texture", "in_place_secondary_texture"])
+def test_arithmetic_in_place(place: str, runs: list[tuple[type, ...]]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((2, 1, 3, 40, 50))
+    sources = [BENCH.image(each, FLOAT32) for each in (x, y)]
+    kernel, result = arithmetic.MPSImageSubtract(CPU), BENCH.empty(x.shape, FLOAT32)
+    expected = encoded(kernel, sources, result)
+    command_buffer = BENCH.command_buffer()
+    primary, secondary = sources
+    given = (
+        {place: primary, "secondary_texture": secondary}
+        if "primary" in place
+        else {"primary_texture": primary, place: secondary}
+    )
+    kernel.encode(command_buffer, **given)
+    command_buffer.commit()
+    np.testing.assert_array_equal(given[place].read_bytes(), expected)
+    assert len(runs) == 2
+
+
+@in_one_test
+@pytest.mark.parametrize("limit", [-0.5, 0.0, 0.4999, 0.5, 1.0, 2.0, math.inf], ids=str)
+@pytest.mark.parametrize("channels", [3, 4])
+@pytest.mark.parametrize("name", ["Binary", "BinaryInverse", "Truncate", "ToZero", "ToZeroInverse"])
+def test_thresholds_of_colours(name: str, channels: int, limit: float) -> None:
+    """Of a part of a picture, with an offset that leaves it."""
+    if math.isinf(limit):
+        limit = 3e38
+    largest = (0.7,) if "Binary" in name else ()
+    kernel = getattr(threshold, f"MPSImageThreshold{name}")(CPU, limit, *largest)
+    kernel.offset = MPSOffset(-3, 5, 0)
+    kernel.clip_rect = MTLRegion(MTLOrigin(2, 1, 0), MTLSize(29, 17, 1))
+    x = np.random.default_rng(1).integers(0, 256, (2, channels, 21, 33)) / 255.0
+    x[..., :4] = x[:, :1, :, :4]  # gray
+    for edge in EDGES:
+        kernel.edge_mode = edge
+        source = BENCH.image(x, UNORM8)
+        compare(lambda made, source=source: encoded(kernel, [source], BENCH.filled((2, 1, 21, 33), 0.2, made)), UNORM8)
+
+
+# --- the library ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_a_library_that_cannot_be_used_is_named(
+    is_disabled: bool, monkeypatch: pytest.MonkeyPatch, logged: Any
+) -> None:
+    def load(name: str) -> Any:
+        if is_disabled:
+            return SimpleNamespace(config=SimpleNamespace(DISABLE_JIT=1))
+        raise ImportError("Numba needs NumPy 2.3 or less")
+
+    monkeypatch.setattr(numba, "import_module", load)
+    numba._loaded.cache_clear()
+    try:
+        assert numba.library() is None
+        fault = "NUMBA_DISABLE_JIT is set" if is_disabled else "Numba needs NumPy"
+        assert f"Numba cannot be used, so filters take other forms: {fault}" in logged.text
+    finally:
+        numba._loaded.cache_clear()
+
+
+def test_other_forms_run_without_it(monkeypatch: pytest.MonkeyPatch, runs: list[tuple[type, ...]]) -> None:
+    monkeypatch.setattr(numba, "is_installed", lambda: False)
+    packages: list[Any] = []
+    forms = filter_forms._forms_by_library
+    monkeypatch.setattr(
+        filter_forms, "_forms_by_library", lambda *given: packages.append(forms(*given)) or packages[-1]
+    )
+    case = next(each for each in CASES if each.name == "MPSImageSubtract, float32")
+
+    def make(stored_as: Format) -> np.ndarray:
+        pair = Pair(case, CPU, None, 31, 33)
+        pair.ours()
+        return pair._result.read_bytes()
+
+    compare(make, FLOAT32)
+    assert packages
+    assert not any(package is numba for found in packages for package, _ in found)
+    assert not runs
