@@ -34,19 +34,7 @@ class Layout(NamedTuple):
 
 
 _EVEN = 64
-"""Bytes of which each piece has a multiple, so that all begin where memory of their own could."""
-
-
-class _Piece:
-    """One of the parts of a block: ``pieces`` are all of them, ``memory`` all of it."""
-
-    __slots__ = ("index", "kind", "memory", "pieces")
-
-    def __init__(self, memory: Tensor, pieces: Sequence[Tensor], index: int, kind: MPSDataType) -> None:
-        self.memory, self.pieces, self.index, self.kind = memory, pieces, index, kind
-
-
-_pieces: WeakKeyDictionary[MTLBuffer, _Piece] = WeakKeyDictionary()
+"""Bytes of which the memory of each has a multiple, so that all begin where memory of their own could."""
 
 
 def new_matrices(device: MTLDevice, layout: Layout, data_type: MPSDataType) -> list[MPSMatrix]:
@@ -57,10 +45,8 @@ def new_matrices(device: MTLDevice, layout: Layout, data_type: MPSDataType) -> l
         made = [MPSMatrix(device=device, descriptor=each) for each in descriptors]
     else:
         memory = torch.zeros(sum(lengths), dtype=torch.uint8, device=device.torch_device)
-        pieces, buffers = memory.split(lengths), dict[int, MTLBuffer]()
-        for index, (at, piece) in enumerate(zip(layout.order, pieces, strict=True)):
-            buffers[at] = MTLBuffer(device, piece.numel(), storage=piece)
-            _pieces[buffers[at]] = _Piece(memory, pieces, index, data_type)
+        pieces = zip(layout.order, memory.split(lengths), strict=True)
+        buffers = {at: MTLBuffer(device, piece.numel(), storage=piece) for at, piece in pieces}
         made = [MPSMatrix(buffers[at], each) for at, each in enumerate(descriptors)]
     if made:
         _together[made[0]] = _Together(device, made, layout)
@@ -112,28 +98,29 @@ class _InOnePiece(NamedTuple):
 
 
 def _in_one_piece(parts: Sequence[Elements]) -> _InOnePiece | None:
-    """The elements of some buffers that follow one another in a block.
+    """The elements of some buffers that lie one behind the other in one piece of memory.
 
-    None where they are others, or where a buffer has been given other memory, or is seen in part: as many elements as
-    fit lie without gaps.
+    None where they lie apart, or where a buffer is seen in part: as many elements as fit lie without gaps.
     """
-    first = _pieces.get(parts[0].buffer)
-    if first is None:
-        return None
-    pieces = first.pieces[first.index : first.index + len(parts)]
-    if len(pieces) < len(parts):
-        return None
+    kind = parts[0].shape.stored_as
     versions = [version for part in parts for version in part.buffer.versions()]
     # Before the memory: what changes meanwhile is looked up again.
-    changes, dtype = sum([each.number for each in versions]), TORCH_TYPES[first.kind]
-    for part, piece in zip(parts, pieces, strict=True):
-        (*_, rows, columns), kind = part.shape
-        is_all = kind is first.kind and rows * columns * dtype.itemsize == piece.numel()
-        if not is_all or part.buffer.present is not piece:
+    changes, dtype = sum([each.number for each in versions]), TORCH_TYPES[kind]
+    memories = [each for part in parts if (each := part.buffer.present) is not None]
+    if len(memories) < len(parts):
+        return None
+    first = memories[0]
+    storage, start = first.untyped_storage().data_ptr(), first.storage_offset()
+    end = start
+    for part, memory in zip(parts, memories, strict=True):
+        is_all = part.shape.stored_as is kind and prod(part.shape.sizes) * dtype.itemsize == memory.numel()
+        follows = memory.storage_offset() == end and memory.untyped_storage().data_ptr() == storage
+        if not is_all or not follows or memory.dtype != torch.uint8:
             return None
-    start = pieces[0].storage_offset()
-    elements = first.memory[start : pieces[-1].storage_offset() + pieces[-1].numel()].view(dtype)
-    return _InOnePiece(versions, changes, elements)
+        end += memory.numel()
+    if start % dtype.itemsize:
+        return None
+    return _InOnePiece(versions, changes, first.as_strided((end - start,), (1,)).view(dtype))
 
 
 class _OfBlock(Steps):
