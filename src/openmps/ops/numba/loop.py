@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from marshal import dumps
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from openmps.ops.image.library_form import Array
 from openmps.ops.numba import library
 from openmps.ops.numba.primitives import are_done, new_claims, teach, version
 
+Function = Callable[..., None]
 _compiling = new_lock()
 _SHARED = 1 << 19
 """Numbers that are worth a second thread."""
@@ -35,36 +36,40 @@ _BAND = 1 << 16
 class Loop:
     """A function of Python that is compiled for one signature when it is first called; its first argument is claims."""
 
-    __slots__ = ("_compiled", "_function", "_signature")
+    __slots__ = ("_compiled", "_function", "_signature", "_uses")
 
-    def __init__(self, signature: str, function: Callable[..., None]) -> None:
-        self._signature, self._function = signature, function
-        self._compiled: Callable[..., None] | None = None
+    def __init__(self, arguments: str, function: Function, uses: tuple[Function, ...]) -> None:
+        self._signature, self._function, self._uses = f"void(int64[::1], {arguments})", function, uses
+        self._compiled: Function | None = None
 
-    def run(self, rows: int, numbers: int, *arguments: Any) -> None:
+    def run(self, rows: int, numbers: int, *arguments: Any, band: int = 0) -> None:
         """Make so many rows, all of which take so many numbers, with the arguments behind the claims.
 
-        Several threads make them where there are many numbers.
+        Several threads make them where there are many numbers, ``band`` rows at a time at least.
         """
         made = self._compiled or self._compile()
         threads = torch.get_num_threads() if numbers >= _SHARED else 1
         if threads == 1:
             made(new_claims(rows, rows, alone=True), *arguments)
             return
-        claims = new_claims(rows, max(1, rows * _BAND // numbers), alone=False)
+        claims = new_claims(rows, max(1, band, rows * _BAND // numbers), alone=False)
         run_parts(lambda _: made(claims, *arguments), range(threads), threads, lambda: are_done(claims))
 
-    def _compile(self) -> Callable[..., None]:
+    def _compile(self) -> Function:
         with _compiling:
             if self._compiled is None:
                 self._compiled = self._made()
             return self._compiled
 
-    def _made(self) -> Callable[..., None]:
-        numba, function = library(), self._function
+    def _made(self) -> Function:
+        numba, function, code = library(), self._function, version()
         teach(numba)
+        for each in self._uses:
+            numba.extending.register_jitable(each)
+        for each in (function, *self._uses):
+            code = zlib.crc32(dumps(each.__code__), code)
         # Files on disk are known by this name, and by when the module was written, which packages may set at will.
-        function.__qualname__ = f"{function.__name__}_{zlib.crc32(dumps(function.__code__), version()):08x}"
+        function.__qualname__ = f"{function.__name__}_{code:08x}"
         options = {"nogil": True, "error_model": "numpy"}
         try:
             return numba.njit(self._signature, cache=True, **options)(function)
@@ -73,9 +78,19 @@ class Loop:
             return numba.njit(self._signature, **options)(function)
 
 
-def loop(*arguments: str) -> Callable[[Callable[..., None]], Loop]:
-    """Decorates a function whose arguments behind the claims have these types of Numba."""
-    return lambda function: Loop(f"void({', '.join(('int64[::1]', *arguments))})", function)
+def loop(*arguments: str, uses: tuple[Function, ...] = ()) -> Callable[[Function], Loop]:
+    """Decorates a function whose arguments behind the claims have these types of Numba; it may call those it uses."""
+    return lambda function: Loop(", ".join(arguments), function, uses)
+
+
+def loops(
+    arguments: str, types: Sequence[tuple[str, str]], uses: tuple[Function, ...] = ()
+) -> Callable[[Function], dict[tuple[str, str], Loop]]:
+    """Decorates a function that is compiled for pairs of types, the arguments' T and S: one loop for each."""
+    return lambda function: {
+        (source, result): Loop(arguments.replace("T", source).replace("S", result), function, uses)
+        for source, result in types
+    }
 
 
 class Lines(NamedTuple):

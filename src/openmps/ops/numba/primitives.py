@@ -52,25 +52,50 @@ def multiply_add(x: Any, y: Any, z: Any) -> Any:
     raise NotImplementedError
 
 
+def number(x: Any) -> Any:
+    """A byte or a float32 number as float32."""
+    raise NotImplementedError
+
+
+def pair(x: Any, y: Any) -> Any:
+    """The sum of two of them."""
+    raise NotImplementedError
+
+
+def look(array: Any, index: Any) -> Any:
+    """A number of an array of which the function stores none by `store`: it need not be read again behind that."""
+    raise NotImplementedError
+
+
+def store(array: Any, index: Any, value: Any) -> None:
+    """Put a float32 number into an array of its type, or rounded into one of bytes: NaN as 0."""
+    raise NotImplementedError
+
+
 @cache
 def version() -> int:
     """A number for what these functions are, which loops have compiled in."""
-    return zlib.crc32(dumps(teach.__wrapped__.__code__))
+    return zlib.crc32(b"".join(dumps(each.__code__) for each in (_pointer, *_LESSONS)))
 
 
 @cache
 def teach(numba: Any) -> None:
     """Let loops call these functions."""
     extending, types = (import_module(name) for name in ("numba.extending", "numba.core.types"))
+    for each in _LESSONS:
+        each(extending, types)
 
-    def pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> Any:
-        return builder.gep(context.make_array(kind)(context, builder, array).data, [place])
 
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> Any:
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [place])
+
+
+def _teach_claims(extending: Any, types: Any) -> None:
     @extending.intrinsic
     def add(typing: Any, claims: Any, place: Any, number: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array, place, number = arguments
-            where = pointer(context, builder, signature.args[0], array, place)
+            where = _pointer(context, builder, signature.args[0], array, place)
             return builder.atomic_rmw("add", where, number, "seq_cst")
 
         return types.int64(claims, types.int64, types.int64), generate
@@ -78,12 +103,12 @@ def teach(numba: Any) -> None:
     @extending.intrinsic
     def load(typing: Any, claims: Any, place: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            where = pointer(context, builder, signature.args[0], *arguments)
+            where = _pointer(context, builder, signature.args[0], *arguments)
             return builder.load_atomic(where, "seq_cst", 8)
 
         return types.int64(claims, types.int64), generate
 
-    @extending.overload(claim)
+    @extending.overload(claim, strict=False)
     def claim_(claims: Any) -> Any:
         def taken(claims: Any) -> Any:
             first = add(claims, 0, claims[3])
@@ -91,14 +116,14 @@ def teach(numba: Any) -> None:
 
         return taken
 
-    @extending.overload(finish)
+    @extending.overload(finish, strict=False)
     def finish_(claims: Any, rows: Any) -> Any:
         def finished(claims: Any, rows: Any) -> Any:
             add(claims, 1, rows)
 
         return finished
 
-    @extending.overload(wait)
+    @extending.overload(wait, strict=False)
     def wait_(claims: Any) -> Any:
         def waited(claims: Any) -> Any:
             looks = claims[4]
@@ -107,6 +132,8 @@ def teach(numba: Any) -> None:
 
         return waited
 
+
+def _teach_sums(extending: Any, types: Any) -> None:
     @extending.intrinsic
     def fused(typing: Any, x: Any, y: Any, z: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -114,9 +141,78 @@ def teach(numba: Any) -> None:
 
         return types.float32(types.float32, types.float32, types.float32), generate
 
-    @extending.overload(multiply_add)
+    @extending.overload(multiply_add, strict=False)
     def multiply_add_(x: Any, y: Any, z: Any) -> Any:
         def added(x: Any, y: Any, z: Any) -> Any:
             return fused(np.float32(x), np.float32(y), np.float32(z))
 
         return added
+
+    @extending.overload(number, strict=False)
+    def number_(x: Any) -> Any:
+        def same(x: Any) -> Any:
+            return x
+
+        def widened(x: Any) -> Any:
+            return np.float32(np.int32(x))
+
+        return same if x is types.float32 else widened
+
+    @extending.overload(pair, strict=False)
+    def pair_(x: Any, y: Any) -> Any:
+        def sum_(x: Any, y: Any) -> Any:
+            return x + y
+
+        def widened(x: Any, y: Any) -> Any:
+            return np.float32(np.int32(x) + np.int32(y))
+
+        return sum_ if x is types.float32 else widened
+
+
+def _teach_places(extending: Any, types: Any) -> None:
+    def stored(builder: Any) -> Any:
+        """What `store` writes, to LLVM: a scope that is known by its name."""
+        module = builder.module
+        return module.add_metadata([module.add_metadata(["openmps: stored", module.add_metadata(["openmps"])])])
+
+    @extending.intrinsic
+    def get(typing: Any, array: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            found = builder.load(_pointer(context, builder, signature.args[0], *arguments))
+            found.set_metadata("noalias", stored(builder))
+            return found
+
+        return array.dtype(array, types.int64), generate
+
+    @extending.intrinsic
+    def put(typing: Any, array: Any, index: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array, index, value = arguments
+            made = builder.store(value, _pointer(context, builder, signature.args[0], array, index))
+            made.set_metadata("alias.scope", stored(builder))
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64, array.dtype), generate
+
+    @extending.overload(look, strict=False)
+    def look_(array: Any, index: Any) -> Any:
+        def found(array: Any, index: Any) -> Any:
+            return get(array, index)
+
+        return found
+
+    @extending.overload(store, strict=False)
+    def store_(array: Any, index: Any, value: Any) -> Any:
+        def kept(array: Any, index: Any, value: Any) -> Any:
+            put(array, index, value)
+
+        def rounded(array: Any, index: Any, value: Any) -> Any:
+            low = value if value > np.float32(0.0) else np.float32(0.0)
+            high = low if low < np.float32(255.0) else np.float32(255.0)
+            # Behind a number as large as this float32 has whole numbers alone: they are its lowest bits.
+            put(array, index, np.uint8(np.float32(high + np.float32(8388608.0)).view(np.uint32) & np.uint32(255)))
+
+        return kept if array.dtype is types.float32 else rounded
+
+
+_LESSONS = _teach_claims, _teach_sums, _teach_places

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from openmps.ops.image.colour import Gray, Spread
 from openmps.ops.image.library_form import Form, Reads
+from openmps.ops.image.separable import MeanBytes, Separable, SeparableBytes
 from openmps.ops.image.threshold import Limited, Threshold
-from openmps.ops.numba import pixels
+from openmps.ops.image.windows import Correlate
+from openmps.ops.numba import pixels, windows
 from openmps.ops.op import Op
 from openmps.ops.pointwise.arithmetic import Combination
 
@@ -17,6 +19,10 @@ _LARGE = 1 << 16
 """Numbers of a source that are worth loading Numba."""
 
 FORMS: dict[tuple[type[Op], ...], Form] = {
+    (Correlate,): Form(Reads.WINDOWS, windows.correlate, smallest=_LARGE),
+    (Separable,): Form(Reads.WINDOWS, windows.separable, smallest=_LARGE),
+    (SeparableBytes,): Form(Reads.WINDOWS, windows.separable_bytes, smallest=_LARGE),
+    (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes, smallest=_LARGE),
     (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold, smallest=_LARGE),
     (Combination, Limited): Form(Reads.REGIONS, pixels.combination, smallest=_LARGE),
 }
