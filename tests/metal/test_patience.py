@@ -141,6 +141,41 @@ def test_the_worker_launches_what_was_left_in_vain(left: MTLCommandQueue, monkey
     assert HERE() not in ran
 
 
+def left_while_it_leaves(queue: MTLCommandQueue, ran: list[int]) -> tuple[MTLCommandBuffer, MTLCommandBuffer]:
+    """A record that the worker was told of and leaves, and one that is committed meanwhile."""
+    kept, before = queue._executor._patience, committed(queue, ran)
+    until = time.monotonic() + LONG
+    while not kept.is_leaving and time.monotonic() < until:
+        time.sleep(1e-3)
+    kept._waits_at_once = True
+    return before, committed(queue, ran)
+
+
+def test_a_worker_that_leaves_a_record_is_not_told_of_the_next(
+    queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be woken for each: by the time that it is back to look, the next is committed."""
+    monkeypatch.setattr(patience, "cores", lambda: 2)
+    monkeypatch.setattr(patience, "_PATIENCE", LONG)
+    monkeypatch.setattr(patience, "_LIVELY", 2 * LONG)
+    ran = list[int]()
+    _, buffer = left_while_it_leaves(queue, ran)
+    assert queue._executor._inbox.empty()
+    buffer.wait_until_completed()
+    assert ran == [HERE()] * 2
+
+
+def test_a_worker_looks_for_what_was_committed_while_it_left_a_record(
+    queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "cores", lambda: 2)
+    monkeypatch.setattr(patience, "_PATIENCE", 0.5)
+    ran = list[int]()
+    for buffer in left_while_it_leaves(queue, ran):
+        assert buffer.recording.execution.finished.wait(LONG)
+    assert HERE() not in ran
+
+
 @pytest.mark.parametrize("how", ["scheduled", "handler", "end"])
 def test_a_worker_is_told_where_no_thread_can_launch(how: str, left: MTLCommandQueue) -> None:
     """It sees to what was left before, too."""

@@ -39,7 +39,7 @@ _LIVELY = 1.0
 class Patience:
     """How a worker leaves records to threads that are about to wait for them."""
 
-    __slots__ = ("_is_leaving", "_is_waited_for", "_may_look", "_waits_at_once", "heard", "looks", "news")
+    __slots__ = ("_is_waited_for", "_may_look", "_waits_at_once", "heard", "is_leaving", "looks", "news")
 
     def __init__(self, *, worker_may_look: bool = True) -> None:
         self.heard = 0.0
@@ -48,8 +48,9 @@ class Patience:
         """Set where a thread has launched records, or waits for some that it does not launch."""
         self.looks = False
         """Whether the worker looks by itself for what it was not told of."""
+        self.is_leaving = False
+        """Whether the worker waits to see what becomes of a record, and looks behind that for others."""
         self._may_look = worker_may_look
-        self._is_leaving = False
         self._is_waited_for = True
         self._waits_at_once = False
 
@@ -62,7 +63,7 @@ class Patience:
 
     def tell(self) -> None:
         """A thread has launched records, or waits for some that it does not launch."""
-        if self._is_leaving:
+        if self.is_leaving:
             self.news.set()
 
     def is_left(self, execution: Execution) -> bool:
@@ -101,11 +102,11 @@ class Patience:
         """
         if two_teams_fit(execution.intra_op_threads) or execution.scheduled_handlers:
             return
-        self._is_leaving = True  # before the first look at what the others do, who look at it behind that
+        self.is_leaving = True  # before the first look at what the others do, who look at it behind that
         try:
             self._leave(execution, running)
         finally:
-            self._is_leaving = False
+            self.is_leaving = False
 
     def _leave(self, execution: Execution, running: threading.Lock) -> None:
         while self._is_waited_for:
