@@ -66,6 +66,11 @@ class Patience:
         if self.is_leaving:
             self.news.set()
 
+    @property
+    def will_look(self) -> bool:
+        """Whether the worker comes by for what it is not told of: it looks, or will when it is back."""
+        return self.looks or self.is_leaving
+
     def is_left(self, execution: Execution) -> bool:
         """Whether a thread is expected to wait for a record at once, so that the worker need not be told of it."""
         return self._waits_at_once and not execution.has_handlers

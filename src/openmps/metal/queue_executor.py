@@ -353,8 +353,7 @@ class QueueExecutor:
                 execution.be_quiet()
             self._in_flight.records.append(execution)
             # In this order: a worker that stops to look meanwhile sees the record, or this thread sees that it stopped.
-            looks = self._patience.looks or self._patience.is_leaving
-            if execution.is_awaited or not (execution.is_quiet or (execution.is_left and looks)):
+            if execution.is_awaited or not (execution.is_quiet or (execution.is_left and self._patience.will_look)):
                 self._inbox.put(execution)
             ticket.is_handed_on = True
         if ticket is not None:
