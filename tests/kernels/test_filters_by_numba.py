@@ -24,12 +24,13 @@ from encoding import FLOAT32, UNORM8
 from filter_twins import BENCH, CPU, EDGES, compare, compare_sample, encoded
 from in_one_test import in_one_test
 from openmps.core.kernel import configuration, filter_forms
-from openmps.kernels.image_filters import arithmetic, threshold
+from openmps.kernels.image_filters import arithmetic, blur, convolution, threshold
+from openmps.kernels.image_scale import MPSImageBilinearScale
 from openmps.ops import numba
 from openmps.ops.image.library_form import ByLibrary
 from openmps.ops.numba import loop, table
+from openmps.types import MPSImageEdgeMode, MPSOffset, MPSScaleTransform, MTLOrigin, MTLRegion, MTLSize
 from openmps.types import MPSImageFeatureChannelFormat as Format
-from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.image_filters import ALL_FILTERS, FilterSample
 
 if find_spec("numba") is None:
@@ -180,6 +181,40 @@ def test_thresholds_of_colours(name: str, channels: int, limit: float) -> None:
         kernel.edge_mode = edge
         source = BENCH.image(x, UNORM8)
         compare(lambda made, source=source: encoded(kernel, [source], BENCH.filled((2, 1, 21, 33), 0.2, made)), UNORM8)
+
+
+# --- windows and scales -----------------------------------------------------------------------------------------------
+
+
+@in_one_test
+@pytest.mark.parametrize("edge", EDGES, ids=lambda each: each.name)
+@pytest.mark.parametrize("kernel", ["3x3", "5x3", "1x5", "Gaussian", "Tent"])
+def test_floats_that_are_no_numbers(kernel: str, edge: MPSImageEdgeMode) -> None:
+    """They reach as far as windows do, which have no weight that is 0."""
+    x = np.random.default_rng(3).standard_normal((1, 2, 40, 43))
+    x[0, 0, 3, 5], x[0, 0, 20, 0], x[0, 1, 39, 42], x[0, 1, 10, 20] = math.nan, math.inf, -math.inf, math.inf
+    if "x" in kernel:
+        width, height = map(int, kernel.split("x"))
+        weights = np.random.default_rng(4).uniform(0.1, 1.0, (height, width)).astype(np.float32)
+        made: Any = convolution.MPSImageConvolution(CPU, width, height, weights)
+    else:
+        made = blur.MPSImageGaussianBlur(CPU, 1.7) if kernel == "Gaussian" else blur.MPSImageTent(CPU, 5, 9)
+    made.edge_mode = edge
+    source = BENCH.image(x, FLOAT32)
+    compare(lambda _: encoded(made, [source], BENCH.empty(x.shape, FLOAT32)), FLOAT32)
+
+
+@pytest.mark.parametrize("scale", [(0.4, 2.5), (-1.25, -0.5), (30.0, 1.0), (0.2, 1.0)], ids=str)
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_scales(channels: int, scale: tuple[float, float], runs: list[tuple[type, ...]]) -> None:
+    """Also mirrored ones, and pictures that leave the source; one that reads many columns is left to others."""
+    kernel = MPSImageBilinearScale(CPU)
+    kernel.scale_transform = MPSScaleTransform(*scale, 7.3, 11.1)
+    kernel.offset, kernel.edge_mode = MPSOffset(20, -3, 0), MPSImageEdgeMode.CLAMP
+    x = np.random.default_rng(0).integers(0, 256, (1, channels, 210, 190)) / 255.0
+    size = (1, channels, 530, 30 if scale[0] == 0.2 else 270)
+    compare(lambda made: encoded(kernel, [BENCH.image(x, UNORM8)], BENCH.empty(size, made)), UNORM8)
+    assert bool(runs) == (scale[0] != 0.2)
 
 
 # --- the library ------------------------------------------------------------------------------------------------------

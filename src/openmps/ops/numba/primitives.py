@@ -72,6 +72,11 @@ def store(array: Any, index: Any, value: Any) -> None:
     raise NotImplementedError
 
 
+def mix_four(numbers: Any, first: Any, second: Any, weight: Any, into: Any, place: Any) -> None:
+    """Put four bytes from ``place`` on: of float32 numbers of 0 … 255 between those from two places on."""
+    raise NotImplementedError
+
+
 @cache
 def version() -> int:
     """A number for what these functions are, which loops have compiled in."""
@@ -215,4 +220,42 @@ def _teach_places(extending: Any, types: Any) -> None:
         return kept if array.dtype is types.float32 else rounded
 
 
-_LESSONS = _teach_claims, _teach_sums, _teach_places
+def _teach_vectors(extending: Any, types: Any) -> None:
+    ir = import_module("llvmlite.ir")
+    four = ir.VectorType(ir.FloatType(), 4)
+
+    @extending.intrinsic
+    def mix(typing: Any, numbers: Any, first: Any, second: Any, weight: Any, into: Any, place: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            numbers, first, second, weight, into, place = arguments
+
+            def loaded(place: Any) -> Any:
+                where = _pointer(context, builder, signature.args[0], numbers, place)
+                return builder.load(builder.bitcast(where, four.as_pointer()), align=4)
+
+            def all_four(value: Any) -> Any:
+                one = builder.insert_element(ir.Constant(four, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+                return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), 4), [0] * 4))
+
+            p, q = loaded(first), loaded(second)
+            product = builder.fmul(builder.fsub(q, p), all_four(weight), flags=("contract",))
+            value = builder.fadd(product, p, flags=("contract",))
+            # Behind a number as large as this float32 has whole numbers alone: they are its lowest bits.
+            shifted = builder.fadd(value, ir.Constant(four, [8388608.0] * 4))
+            bits = builder.bitcast(shifted, ir.VectorType(ir.IntType(32), 4))
+            pixel = builder.bitcast(builder.trunc(bits, ir.VectorType(ir.IntType(8), 4)), ir.IntType(32))
+            where = _pointer(context, builder, signature.args[4], into, place)
+            builder.store(pixel, builder.bitcast(where, ir.IntType(32).as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(numbers, types.int64, types.int64, types.float32, into, types.int64), generate
+
+    @extending.overload(mix_four, strict=False)
+    def mix_four_(numbers: Any, first: Any, second: Any, weight: Any, into: Any, place: Any) -> Any:
+        def mixed(numbers: Any, first: Any, second: Any, weight: Any, into: Any, place: Any) -> Any:
+            mix(numbers, first, second, weight, into, place)
+
+        return mixed
+
+
+_LESSONS = _teach_claims, _teach_sums, _teach_places, _teach_vectors

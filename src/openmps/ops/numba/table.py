@@ -11,9 +11,10 @@ from openmps.ops.image.library_form import Form, Reads
 from openmps.ops.image.separable import MeanBytes, Separable, SeparableBytes
 from openmps.ops.image.threshold import Limited, Threshold
 from openmps.ops.image.windows import Correlate
-from openmps.ops.numba import pixels, windows
+from openmps.ops.numba import pixels, scale, windows
 from openmps.ops.op import Op
 from openmps.ops.pointwise.arithmetic import Combination
+from openmps.ops.resample.image_scale import ScaleImage
 
 _LARGE = 1 << 16
 """Numbers of a source that are worth loading Numba."""
@@ -25,4 +26,5 @@ FORMS: dict[tuple[type[Op], ...], Form] = {
     (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes, smallest=_LARGE),
     (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold, smallest=_LARGE),
     (Combination, Limited): Form(Reads.REGIONS, pixels.combination, smallest=_LARGE),
+    (ScaleImage,): Form(Reads.SOURCES, scale.scaled, smallest=_LARGE),
 }
