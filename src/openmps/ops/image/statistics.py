@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openmps.ops import opencv, triton
+from openmps.ops import numba, opencv, triton
 from openmps.ops.geometry import COLUMNS, ROWS
 from openmps.ops.op import Kind, Op
 from openmps.ops.reduce.reduce import PIXELS, Reduction, reduce
 
 BYTES = 256
 """Numbers that a byte may be."""
+_LARGE = 1 << 16
+"""Bytes of one channel that are worth loading Numba."""
 
 
 def min_and_max(x: Tensor) -> Tensor:
@@ -27,6 +29,10 @@ def byte_counts(x: Tensor, count: int) -> Tensor:
 
         if is_packed(x):
             return kernels.byte_counts(x, count)
+    if x.device.type == "cpu" and x.shape[1] == 1 and x.numel() >= _LARGE and numba.library() is not None:
+        from openmps.ops.numba.measures import byte_counts as counted
+
+        return counted(x)
     if x.device.type == "cpu" and (cv2 := opencv.library()) is not None:
         return opencv.byte_counts(cv2, x, count)
     channels = [x[:, channel].reshape(-1) for channel in range(count)]

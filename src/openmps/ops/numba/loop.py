@@ -29,7 +29,7 @@ Function = Callable[..., None]
 _compiling = new_lock()
 _SHARED = 1 << 19
 """Numbers that are worth a second thread."""
-_BAND = 1 << 16
+_BAND = 1 << 17
 """Numbers that a thread takes at a time."""
 
 

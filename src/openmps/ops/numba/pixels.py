@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import torch
 
 from openmps.ops.elements import COMPONENTS, encode
-from openmps.ops.image.colour import Gray, Spread
+from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
+from openmps.ops.image.histogram import Lookup, table_of_bytes
 from openmps.ops.image.library_form import Array, Run
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.threshold import Limited, Threshold, Thresholding
 from openmps.ops.numba.loop import Loop, lines, loop
 from openmps.ops.numba.primitives import claim, finish, multiply_add, wait
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
-from openmps.types import MPSImageEdgeMode
+from openmps.types import MPSAlphaType, MPSImageEdgeMode
 
 _FLOATS = "float32[::1]", "int64"
 _MOST_GRAY = 1.001
@@ -183,5 +185,89 @@ def combination(site: Site) -> Run | None:
     def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         columns = made[0].size
         combine.run(len(made), made.size, *lines(given[0]), *lines(given[1]), *lines(made), columns, numbers)
+
+    return run
+
+
+# --- alpha and tables -------------------------------------------------------------------------------------------------
+
+
+@loop("uint8[::1]", "int64", "uint8[::1]", "int64", "int64")
+def _premultiply(claims: Any, x: Any, x_step: int, made: Any, step: int, columns: int) -> None:
+    """Colours times alpha: ``c a / 255`` is never halfway between bytes, so that whole numbers round it."""
+    sides, halves, side, half = np.uint32(0x00FF00FF), np.uint32(0x00800080), np.uint32(0x0000FF00), np.uint32(0x80)
+    eight, top, byte = np.uint32(8), np.uint32(0xFF000000), np.uint32(0xFF)
+    first, last = claim(claims)
+    while first < last:
+        for row in range(first, last):
+            pixels = x[row * x_step :][: 4 * columns].view(np.uint32)
+            into = made[row * step :][: 4 * columns].view(np.uint32)
+            for column in range(columns):
+                pixel = pixels[column]
+                alpha = pixel >> np.uint32(24)
+                outer = np.uint32((pixel & sides) * alpha + halves)  # red and blue
+                outer = ((outer + ((outer >> eight) & sides)) >> eight) & sides
+                inner = np.uint32(((pixel >> eight) & byte) * alpha + half)
+                into[column] = outer | ((inner + (inner >> eight)) & side) | (pixel & top)
+        finish(claims, last - first)
+        first, last = claim(claims)
+    wait(claims)
+
+
+def convert_alpha(site: Site) -> Run | None:
+    """`ConvertAlpha` of bytes whose colours are multiplied by alpha."""
+    op = site.ops[0]
+    assert isinstance(op, ConvertAlpha)
+    kinds = op.source, op.result
+    if site.formats != (BYTES, BYTES) or kinds != (MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED):
+        return None
+
+    def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
+        rows, columns = made.shape[:2]
+        _premultiply.run(rows, made.size, *lines(given[0]), *lines(made), columns)
+
+    return run
+
+
+@loop("uint8[::1]", "int64", "uint8[::1]", "int64", "int64", "uint16[::1]")
+def _look_up(claims: Any, x: Any, x_step: int, made: Any, step: int, columns: int, table: Any) -> None:
+    """Bytes by a table of all pairs of them."""
+    first, last = claim(claims)
+    while first < last:
+        for row in range(first, last):
+            whole = columns // 2 * 2
+            pairs = x[row * x_step :][:whole].view(np.uint16)
+            into = made[row * step :][:whole].view(np.uint16)
+            for place in range(len(pairs)):
+                into[place] = table[pairs[place]]
+            if whole < columns:
+                made[row * step + whole] = np.uint8(table[x[row * x_step + whole]] & np.uint16(255))
+        finish(claims, last - first)
+        first, last = claim(claims)
+    wait(claims)
+
+
+@loop("uint8[::1]", "uint16[::1]")
+def _pair_up(claims: Any, table: Any, pairs: Any) -> None:
+    """The table of two bytes that follow one another, from that of one."""
+    for second in range(256):
+        high = np.uint16(np.uint16(table[second]) << np.uint16(8))
+        row = pairs[256 * second :][:256]
+        for first in range(256):
+            row[first] = np.uint16(table[first]) | high
+
+
+def looked_up(site: Site) -> Run | None:
+    """`Lookup` of bytes of one channel."""
+    op = site.ops[0]
+    assert isinstance(op, Lookup)
+    if site.formats != (BYTES, BYTES) or site.result.channels != 1 or len(op.low) != 1 or sys.byteorder != "little":
+        return None
+
+    def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
+        table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high, op.rounds).numpy()[0]
+        pairs = np.empty(1 << 16, np.uint16)
+        _pair_up.run(1, 0, table, pairs)
+        _look_up.run(len(made), made.size, *lines(given[0]), *lines(made), made.shape[1], pairs)
 
     return run

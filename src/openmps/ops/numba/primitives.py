@@ -47,6 +47,11 @@ def wait(claims: Any) -> None:
     raise NotImplementedError
 
 
+def add(numbers: Any, place: Any, number: Any) -> None:
+    """Add to a whole number that several threads add to."""
+    raise NotImplementedError
+
+
 def multiply_add(x: Any, y: Any, z: Any) -> Any:
     """``x y + z`` of float32 numbers, rounded once."""
     raise NotImplementedError
@@ -77,6 +82,21 @@ def mix_four(numbers: Any, first: Any, second: Any, weight: Any, into: Any, plac
     raise NotImplementedError
 
 
+def store_byte(array: Any, index: Any, value: Any) -> None:
+    """Put a byte as it is into an array of bytes, as `store`."""
+    raise NotImplementedError
+
+
+def look_aside(array: Any, index: Any) -> Any:
+    """As `look`, of an array of which the function stores none by `store_aside`."""
+    raise NotImplementedError
+
+
+def store_aside(array: Any, index: Any, value: Any) -> None:
+    """As `store_byte`, for arrays that `look` reads afterwards."""
+    raise NotImplementedError
+
+
 @cache
 def version() -> int:
     """A number for what these functions are, which loops have compiled in."""
@@ -97,7 +117,7 @@ def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> A
 
 def _teach_claims(extending: Any, types: Any) -> None:
     @extending.intrinsic
-    def add(typing: Any, claims: Any, place: Any, number: Any) -> Any:
+    def increase(typing: Any, claims: Any, place: Any, number: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array, place, number = arguments
             where = _pointer(context, builder, signature.args[0], array, place)
@@ -116,15 +136,22 @@ def _teach_claims(extending: Any, types: Any) -> None:
     @extending.overload(claim, strict=False)
     def claim_(claims: Any) -> Any:
         def taken(claims: Any) -> Any:
-            first = add(claims, 0, claims[3])
+            first = increase(claims, 0, claims[3])
             return first, min(first + claims[3], claims[2])
 
         return taken
 
+    @extending.overload(add, strict=False)
+    def add_(numbers: Any, place: Any, number: Any) -> Any:
+        def added(numbers: Any, place: Any, number: Any) -> Any:
+            increase(numbers, place, number)
+
+        return added
+
     @extending.overload(finish, strict=False)
     def finish_(claims: Any, rows: Any) -> Any:
         def finished(claims: Any, rows: Any) -> Any:
-            add(claims, 1, rows)
+            increase(claims, 1, rows)
 
         return finished
 
@@ -175,29 +202,49 @@ def _teach_sums(extending: Any, types: Any) -> None:
 
 
 def _teach_places(extending: Any, types: Any) -> None:
-    def stored(builder: Any) -> Any:
-        """What `store` writes, to LLVM: a scope that is known by its name."""
-        module = builder.module
-        return module.add_metadata([module.add_metadata(["openmps: stored", module.add_metadata(["openmps"])])])
+    def made(name: str) -> tuple[Any, Any]:
+        """A load and a store: what the one reads the other does not write, to LLVM by a scope of this name."""
 
-    @extending.intrinsic
-    def get(typing: Any, array: Any, index: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            found = builder.load(_pointer(context, builder, signature.args[0], *arguments))
-            found.set_metadata("noalias", stored(builder))
-            return found
+        def scope(builder: Any) -> Any:
+            module = builder.module
+            return module.add_metadata([module.add_metadata([f"openmps: {name}", module.add_metadata(["openmps"])])])
 
-        return array.dtype(array, types.int64), generate
+        @extending.intrinsic
+        def get(typing: Any, array: Any, index: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                found = builder.load(_pointer(context, builder, signature.args[0], *arguments))
+                found.set_metadata("noalias", scope(builder))
+                return found
 
-    @extending.intrinsic
-    def put(typing: Any, array: Any, index: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array, index, value = arguments
-            made = builder.store(value, _pointer(context, builder, signature.args[0], array, index))
-            made.set_metadata("alias.scope", stored(builder))
-            return context.get_dummy_value()
+            return array.dtype(array, types.int64), generate
 
-        return types.void(array, types.int64, array.dtype), generate
+        @extending.intrinsic
+        def put(typing: Any, array: Any, index: Any, value: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                array, index, value = arguments
+                made = builder.store(value, _pointer(context, builder, signature.args[0], array, index))
+                made.set_metadata("alias.scope", scope(builder))
+                return context.get_dummy_value()
+
+            return types.void(array, types.int64, array.dtype), generate
+
+        return get, put
+
+    (get, put), (get_aside, put_aside) = made("stored"), made("stored aside")
+
+    @extending.overload(look_aside, strict=False)
+    def look_aside_(array: Any, index: Any) -> Any:
+        def found(array: Any, index: Any) -> Any:
+            return get_aside(array, index)
+
+        return found
+
+    @extending.overload(store_aside, strict=False)
+    def store_aside_(array: Any, index: Any, value: Any) -> Any:
+        def kept(array: Any, index: Any, value: Any) -> Any:
+            put_aside(array, index, np.uint8(value))
+
+        return kept
 
     @extending.overload(look, strict=False)
     def look_(array: Any, index: Any) -> Any:
@@ -205,6 +252,13 @@ def _teach_places(extending: Any, types: Any) -> None:
             return get(array, index)
 
         return found
+
+    @extending.overload(store_byte, strict=False)
+    def store_byte_(array: Any, index: Any, value: Any) -> Any:
+        def kept(array: Any, index: Any, value: Any) -> Any:
+            put(array, index, np.uint8(value))
+
+        return kept
 
     @extending.overload(store, strict=False)
     def store_(array: Any, index: Any, value: Any) -> Any:

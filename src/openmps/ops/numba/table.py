@@ -6,15 +6,19 @@ rounded once; tests compare them. Small pictures are left to other forms: to loa
 
 from __future__ import annotations
 
-from openmps.ops.image.colour import Gray, Spread
+from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
+from openmps.ops.image.histogram import Lookup
 from openmps.ops.image.library_form import Form, Reads
+from openmps.ops.image.order import Extreme
 from openmps.ops.image.separable import MeanBytes, Separable, SeparableBytes
+from openmps.ops.image.statistics import MinAndMax
 from openmps.ops.image.threshold import Limited, Threshold
 from openmps.ops.image.windows import Correlate
-from openmps.ops.numba import pixels, scale, windows
+from openmps.ops.numba import measures, order, pixels, scale, windows
 from openmps.ops.op import Op
 from openmps.ops.pointwise.arithmetic import Combination
 from openmps.ops.resample.image_scale import ScaleImage
+from openmps.types import MPSImageEdgeMode
 
 _LARGE = 1 << 16
 """Numbers of a source that are worth loading Numba."""
@@ -26,5 +30,9 @@ FORMS: dict[tuple[type[Op], ...], Form] = {
     (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes, smallest=_LARGE),
     (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold, smallest=_LARGE),
     (Combination, Limited): Form(Reads.REGIONS, pixels.combination, smallest=_LARGE),
+    (ConvertAlpha,): Form(Reads.REGIONS, pixels.convert_alpha, smallest=_LARGE),
+    (Lookup,): Form(Reads.REGIONS, pixels.looked_up, smallest=_LARGE),
+    (MinAndMax,): Form(Reads.REGIONS, measures.extremes, smallest=_LARGE),
+    (Extreme,): Form(Reads.WINDOWS, order.extreme, MPSImageEdgeMode.CLAMP, smallest=_LARGE),
     (ScaleImage,): Form(Reads.SOURCES, scale.scaled, smallest=_LARGE),
 }
