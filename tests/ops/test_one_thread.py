@@ -86,13 +86,12 @@ def test_the_threads_of_a_library(seen: list[int], rng: Any, rows: int, threads:
     x, gradient = (tensor(rng.normal(size=(steps * rows, SIZE))).float() for _ in range(2))
     packed = PackLstm().run((True,), *weights[:2])
     inferred = PackedRecurrence(steps, SIZE).run((True,) * 3, x, None, None, packed, weights[2])[0]
-    made = LibraryRecurrence(steps).run((True,) * 4, x, None, None, *weights)
-    y, _, _, kept = made
-    LibraryRecurrenceGradient(steps).run((True,) * 6, gradient, x, y, kept, None, None, *weights)
+    made = LibraryRecurrence((steps,)).run((True,) * 4, x, None, None, *weights)
+    LibraryRecurrenceGradient((steps,)).run((True,) * 6, gradient, x, made[1], None, None, *weights)
     assert seen == [threads] * 3
     assert torch.get_num_threads() == 3
     with OneThread(applies=True):
-        assert torch.equal(made[0], LibraryRecurrence(steps).run((True,) * 4, x, None, None, *weights)[0])
+        assert torch.equal(made[0], LibraryRecurrence((steps,)).run((True,) * 4, x, None, None, *weights)[0])
     torch.testing.assert_close(inferred, made[0], rtol=0, atol=2e-6)
 
 

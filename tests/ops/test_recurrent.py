@@ -12,14 +12,15 @@ import torch
 
 from helpers import array, assert_close, tensor
 from in_one_test import in_one_test
+from openmps.ops.geometry import meet
 from openmps.ops.matrix.recurrent import GateGradient, PartsOf, Recurrence, RecurrenceGradient, SourceGradient
 from openmps.ops.matrix.recurrent_cells import Activation, Gru, Lstm, Parameters, RecurrentCell, SingleGate, State
 from openmps.ops.matrix.recurrent_library import (
+    GivenBefore,
     LibraryRecurrence,
     LibraryRecurrenceGradient,
     PackedRecurrence,
     PackLstm,
-    StateBefore,
     library_lstm,
     packs_for_library,
     trains_by_library,
@@ -272,6 +273,10 @@ def test_weights_that_are_packed_once(has_state: bool, rng: np.random.Generator)
         before = (h, c) if has_state else (None, None)
         found = PackedRecurrence(len(rows), size).run((True,) * 3, x, *before, packed, given)
         wanted = Recurrence(cell, size, rows).run(ALL, x, *before, inputs, states, given, None)
+        room = torch.empty(len(x), size)
+        put = PackedRecurrence(len(rows), size).put(room, (x, *before, packed, given))
+        assert put is not False
+        assert all(map(torch.equal, (room, *put[1:]), found))
         for mine, theirs in zip(found, wanted, strict=False):
             assert mine.shape == theirs.shape
             np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=1e-6)
@@ -290,19 +295,34 @@ def test_the_library_s_gradients(has_state: bool, rng: np.random.Generator) -> N
     weights = [None if each is None else each.float() for each in trial.parameters]
     (h, c), behind = (states[:2], states[2:]) if has_state else ([None] * 2, [None] * 2)
     assert trains_by_library(cell, size, x.device, rows)
-    y, *last, kept = LibraryRecurrence(4).run(ALL, x, h, c, *weights[:3])
     wanted, last_h, last_c, *slow = Recurrence(cell, size, rows).run(ALL, x, h, c, *weights)
-    for mine, theirs in zip((y, *last), (wanted, last_h, last_c), strict=True):
-        np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=2e-6)
-        assert all(mine.data_ptr() != each.data_ptr() for each in kept), "what comes out may be written to"
-    before = [torch.zeros(3, size)] * 2 if h is None else [h, c]
-    assert all(map(torch.equal, StateBefore().run((True,) * 2, kept), before))
     a, dh, dc = RecurrenceGradient(cell, size, rows).run((True,) * 3, of_y, *slow, *behind, *weights)
-    expected = [SourceGradient(4).run((True,), a, weights[0]), a.T @ x, a.T @ slow[1], a.sum(0).view(4, -1), dh, dc]
-    for _ in range(2):
-        found = LibraryRecurrenceGradient(4).run((True,) * 6, of_y, x, y, kept, *behind, *weights[:3])
-        for mine, theirs in zip(found, expected, strict=True):
-            np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=2e-5)
+    of_x = SourceGradient(4).run((True,), a, weights[0])
+    expected = [of_x, a.T @ x, a.T @ slow[1], a.sum(0).view(4, -1), dh[0], dc[0]]
+    before = [torch.zeros(3, size)] * 2 if h is None else [h, c]
+    for steps in ((4,), (1, 3), (2, 1, 1)):
+        op, room = LibraryRecurrence(steps), torch.empty(len(x), size)
+        y, calls, *last = op.run(ALL, x, h, c, *weights[:3])
+        for mine, theirs in zip((y, *last), (wanted, last_h[0], last_c[0]), strict=True):
+            np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=2e-6)
+            assert not any(meet(mine, each) for call in calls for each in call), "what comes out may be written to"
+        assert not any(meet(x, each) for call in calls for each in call), "sources may be written to"
+        assert all(map(torch.equal, GivenBefore().run((True,) * 3, calls), [x, *before]))
+        put = op.put(room, (x, h, c, *weights[:3]))
+        assert put is not False
+        assert put[0] is None
+        assert torch.equal(room, y)
+        assert not op.put(room.double(), (x, h, c, *weights[:3])), "the library gives float32"
+        for _ in range(2):
+            gradient, operands = LibraryRecurrenceGradient(steps), (of_y, x, calls, *behind, *weights[:3])
+            found = gradient.run((True,) * 6, *operands)
+            for mine, theirs in zip(found, expected, strict=True):
+                np.testing.assert_allclose(array(mine), array(theirs), rtol=0, atol=2e-5)
+            place = torch.empty_like(x)
+            again = gradient.put(place, operands)
+            assert again is not False
+            assert all(map(torch.equal, (place, *again[1:]), found))
+            assert not gradient.put(x, operands), "it reads them part by part"
 
 
 def test_the_slope_of_a_pole_is_0() -> None:

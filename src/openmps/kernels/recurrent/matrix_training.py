@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from openmps.checks import flag, listed, store
-from openmps.core.elements import ElementsShape
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.operands import FLOATS, Argument, OperandContext
@@ -48,9 +46,9 @@ from openmps.ops.matrix.recurrent import (
 )
 from openmps.ops.matrix.recurrent_cells import Gru
 from openmps.ops.matrix.recurrent_library import (
+    GivenBefore,
     LibraryRecurrence,
     LibraryRecurrenceGradient,
-    StateBefore,
     steps_of_calls,
     trains_by_library,
 )
@@ -320,33 +318,30 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
                 found[part] = at.numbers(f"{_INPUT_STATE}[{part}]", 0)
         return found
 
-    def _store_states(self, at: OperandContext, count: int, hidden: Value, memory: Value) -> None:
+    def _behind(self, count: int, hidden: Value, memory: Value) -> list[Value]:
+        """H and c of each of so many states, of those of all of them."""
         parts = [hidden, memory] if self._has_memory else [hidden]
-        for state in range(count):
-            for part, each in enumerate(parts):
-                at.store(f"{_OUTPUT_STATES}[{state * len(parts) + part}]", Member(state)(each), 0)
+        return [Member(state)(each) for state in range(count) for each in parts]
+
+    def _store_states(self, at: OperandContext, count: int, values: Sequence[Value]) -> None:
+        for index, each in enumerate(values if count else ()):
+            at.store(f"{_OUTPUT_STATES}[{index}]", each, 0)
 
     def _lower_forward(self, at: OperandContext, asked: _Asked) -> None:
         form, rows = self._form, asked.rows
         x, weights = at.numbers("source_matrices"), self._parameters(at)
         before = self._state_values(at, has_state=asked.has_state)
-        kept: list[Any] = [x]
-        hidden: Any = None
-        memory: Any = None
         if asked.calls:
-            parts = _parts_of_calls(rows[0], asked.calls)
-            for part, steps in parts:
-                y, hidden, memory, own = LibraryRecurrence(steps)(_rows_of(part, x, parts), *before, *weights[:3])
-                kept += [y, own]
-                before = [Member(0)(hidden), Member(0)(memory)]
-            _store_calls(at, "destination_matrices", kept[1::2], [part for part, _ in parts])
+            y, own, *behind = LibraryRecurrence(asked.calls)(x, *before, *weights[:3])
+            kept = [own]
         else:
             recurrence = Recurrence(form.cell, form.outputs, rows, keeps_all=asked.states > 1)
             y, hidden, memory, *kept = recurrence(x, *before, *weights)
-            at.store("destination_matrices", y)
+            behind = self._behind(asked.states, hidden, memory)
+        at.store("destination_matrices", y)
         for index, each in enumerate(kept[: KeptBy(rows, asked.calls).parts(form)]):
             at.store_elements(f"training state[{index}]", each)
-        self._store_states(at, asked.states, hidden, memory)
+        self._store_states(at, asked.states, behind)
 
     def _lower_gradient(self, at: OperandContext, asked: _Asked) -> None:
         form, rows = self._form, asked.rows
@@ -362,30 +357,19 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             at.store("destination_gradients", SourceGradient(form.cell.gates)(a, weights[0]))
         if asked.has_weight_gradients:
             self._store_weight_gradients(at, self._weight_gradients(a, at.numbers("forward_sources"), kept))
-        self._store_states(at, asked.states, hidden, memory)
+        self._store_states(at, asked.states, self._behind(asked.states, hidden, memory))
 
     def _lower_library_gradient(self, at: OperandContext, asked: _Asked) -> None:
         (run,), weights = asked.runs, self._parameters(at)
-        parts = _parts_of_calls(asked.rows[0], run.by.calls)
-        _, *results = _kept_by(at, 0, run, self._form)
-        behind, sums, found = self._state_values(at, has_state=asked.has_state), list[Value](), list[Value]()
-        gradient, x = at.numbers("source_gradients"), at.numbers("forward_sources")
-        hidden: Any = None
-        memory: Any = None
-        for index, (part, steps) in reversed([*enumerate(parts)]):
-            its_gradient, its_x = (_rows_of(part, each, parts) for each in (gradient, x))
-            dx, *of_weights, hidden, memory = LibraryRecurrenceGradient(steps)(
-                its_gradient, its_x, *results[2 * index : 2 * index + 2], *behind, *weights[:3]
-            )
-            behind = [Member(0)(hidden), Member(0)(memory)]
-            found.insert(0, dx)
-            sums = [Total()(*pair) for pair in zip(sums, of_weights, strict=True)] if sums else of_weights
+        behind, (calls,) = self._state_values(at, has_state=asked.has_state), _kept_by(at, 0, run, self._form)
+        operands = at.numbers("source_gradients"), at.numbers("forward_sources"), calls, *behind, *weights[:3]
+        dx, inputs, states, biases, *before = LibraryRecurrenceGradient(run.by.calls)(*operands)
         if asked.has_destinations:
-            _store_calls(at, "destination_gradients", found, [part for part, _ in parts])
+            at.store("destination_gradients", dx)
         if asked.has_weight_gradients:
-            whole: dict[str, Value] = dict(zip((INPUTS, STATES, BIASES), sums, strict=True))
+            whole: dict[str, Value] = {INPUTS: inputs, STATES: states, BIASES: biases}
             self._store_weight_gradients(at, (self._part_of(whole[each.part], each) for each in self._form.stretches()))
-        self._store_states(at, asked.states, hidden, memory)
+        self._store_states(at, asked.states, before)
 
     def _kept(self, at: OperandContext, asked: _Asked, weights: Sequence[Value | None]) -> list[Value | None]:
         """What `RecurrenceGradient` needs, the rows of all steps one behind the other.
@@ -398,8 +382,8 @@ class MPSRNNMatrixTrainingLayer(TrainedLayer):
             kept = _kept_by(at, place, run, form)
             place += len(kept)
             if run.by.by_library:
-                before = StateBefore()(kept[2])
-                kept = Recurrence(form.cell, form.outputs, run.by.rows)(kept[0], *before, *weights)[3:]
+                given = GivenBefore()(*kept)
+                kept = Recurrence(form.cell, form.outputs, run.by.rows)(*given, *weights)[3:]
             columns.append([run.part(each) for each in kept[:parts]])
         return [*(JoinRows()(*column) for column in zip(*columns, strict=True)), *[None] * (4 - parts)]
 
@@ -453,26 +437,6 @@ def _arguments(read: Sequence[str], written: Sequence[str]) -> tuple[Argument, .
             for name in names
         ]
     )
-
-
-def _parts_of_calls(rows: int, calls: Sequence[int]) -> list[tuple[RowRange, int]]:
-    """Of calls one behind the other over steps of so many rows each, the rows and the number of steps."""
-    ends = [rows * steps for steps in accumulate(calls)]
-    return [(RowRange(end - rows * steps, end), steps) for end, steps in zip(ends, calls, strict=True)]
-
-
-def _rows_of(part: RowRange, x: Value, parts: Sequence[object]) -> Value:
-    """The rows of one call of several."""
-    return x if len(parts) == 1 else part(x)
-
-
-def _store_calls(at: OperandContext, name: str, parts: Sequence[Value], of: Sequence[RowRange]) -> None:
-    """Store the rows that calls gave: each call's in their place, where the rows of all steps lie in one piece."""
-    if len(parts) == 1 or not isinstance(at.shape(name), ElementsShape):
-        at.store(name, parts[0] if len(parts) == 1 else JoinRows()(*parts))
-        return
-    for value, part in zip(parts, of, strict=True):
-        at.store(name, value, slice(part.start, part.stop))
 
 
 def _kept_by(at: OperandContext, place: int, run: _Run, form: Form) -> list[Value]:

@@ -176,10 +176,9 @@ class KeptBy(NamedTuple):
     def parts(self, form: Form) -> int:
         """How many tensors are kept.
 
-        What gates were given and h0; c0 and c1 of a long short-term memory. Of `LibraryRecurrence` its sources, and of
-        each call the first and the last result.
+        What gates were given and h0; c0 and c1 of a long short-term memory. Of `LibraryRecurrence` a tuple.
         """
-        return 1 + 2 * len(self.calls) if self.by_library else 4 if form.cell.has_memory else 2
+        return 1 if self.by_library else 4 if form.cell.has_memory else 2
 
 
 class Kept(Saved, View[KeptShape], Operand):

@@ -29,43 +29,45 @@ _LSTM = 2
 """What the engine calls this kind of layer."""
 
 
-class _Sequence(NamedTuple):
-    """What the functions get."""
-
-    x: Tensor
-    """``[steps, rows, inputs]``."""
-    weights: list[Tensor]
-    """Of inputs and states, and the biases of both."""
-    hidden: Tensor
-    """Before the first step, ``[1, rows, n]``."""
-    memory: Tensor
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        """As the engine takes them."""
-        return self.x, *self.weights, self.hidden, self.memory
-
-    @property
-    def has_small_steps(self) -> bool:
-        """See `recurrent_cells.has_small_steps`."""
-        (_, rows, inputs), size = self.x.shape, self.hidden.shape[2]
-        return has_small_steps(rows, Lstm.gates * size * (inputs + size))
-
-
-def _run(given: _Sequence, *, keeps: bool) -> Sequence[Tensor]:
-    """h1, h and c behind the last step, and what the gradient needs, in an order of the library's."""
-    how = False, [], _LSTM, given.hidden.shape[2], 1, True, False, False, keeps
-    with OneThread(applies=given.has_small_steps):
-        if torch.is_grad_enabled() == keeps:
-            return _layer(*given.operands, *how)
-        # It keeps that where gradients are enabled; none of the operands asks for one.
-        with torch.set_grad_enabled(keeps):
-            return _layer(*given.operands, *how)
-
-
 _Before = tuple[Tensor, Tensor]
 """H and c before the first step, ``[1, rows, n]``."""
-_AT_ONCE = 1 << 18
+
+
+class _Layer(NamedTuple):
+    """What all calls of the functions over one sequence get."""
+
+    weights: tuple[Tensor, Tensor, Tensor, Tensor]
+    """Of inputs and of states, as the library takes them, and the biases of both."""
+    size: int
+
+    def run(self, x: Tensor, before: _Before, *, keeps: bool) -> Sequence[Tensor]:
+        """h1 of ``[steps, rows, inputs]``, h and c behind the last step, and what the gradient needs."""
+        return _layer(x, *self.weights, *before, False, [], _LSTM, self.size, 1, True, False, False, keeps)
+
+    def back(self, call: _Call, x: Tensor, gradient: Tensor, behind: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        """The gradients of a call by those of its results, in an order of the library's."""
+        _, y, h1, c1, h0, c0, own = call
+        states = h0, c0, y, h1, c1, gradient, *behind
+        return _layer_backward(x, *self.weights, *states, False, _LSTM, self.size, 1, True, True, False, [], False, own)
+
+
+class _Call(NamedTuple):
+    """What a call keeps for its gradient."""
+
+    x: Tensor
+    y: Tensor
+    """h1, ``[steps, rows, n]``."""
+    hidden: Tensor
+    """Behind the last step, ``[1, rows, n]``."""
+    memory: Tensor
+    first_hidden: Tensor
+    """Before the first step."""
+    first_memory: Tensor
+    own: Tensor
+    """The library's."""
+
+
+_AT_ONCE = 1 << 19
 """Numbers of states of a call that leaves what the gradient needs."""
 _LARGE, _FEW = 512, 8
 """Numbers of a state from which on the library's packing of weights takes longer than MKL's products of fewer rows
@@ -102,11 +104,17 @@ def _has_library(cell: RecurrentCell, device: torch.device) -> bool:
     return neurons == _NEURONS and torch.backends.mkldnn.is_available()
 
 
-def _sequence(x: Tensor, steps: int, before: _Before, weights: Sequence[Tensor], biases: Tensor | None) -> _Sequence:
-    """``x`` are the rows of all steps; ``weights`` of inputs and states are as the library takes them."""
-    hidden, memory = before
-    none = _no_biases(Lstm.gates * hidden.shape[2])
-    return _Sequence(_in_steps(x, steps), [*weights, none if biases is None else biases, none], hidden, memory)
+def _layer_of(weights: Sequence[Tensor], biases: Tensor | None, size: int) -> _Layer:
+    """``weights`` of inputs and states are as the library takes them."""
+    inputs, states = weights
+    none = _no_biases(Lstm.gates * size)
+    return _Layer((inputs, states, none if biases is None else biases, none), size)
+
+
+def _on_its_threads(x: Tensor, steps: int, size: int) -> OneThread:
+    """The threads for steps of the rows of ``x``; see `recurrent_cells.has_small_steps`."""
+    rows, inputs = x.shape
+    return OneThread(applies=has_small_steps(rows // steps, Lstm.gates * size * (inputs + size)))
 
 
 def _before(x: Tensor, steps: int, size: int, hidden: Tensor | None, memory: Tensor | None) -> _Before:
@@ -146,9 +154,11 @@ def library_lstm(
         return None
     assert given.inputs is not None
     assert given.states is not None
-    before = _before(x, len(rows), state.hidden.shape[1], *state)
-    weights = [given.inputs.contiguous(), given.states.contiguous()]
-    y, hidden, memory, _ = _run(_sequence(x, len(rows), before, weights, given.biases), keeps=False)
+    size = state.hidden.shape[1]
+    layer = _layer_of([given.inputs.contiguous(), given.states.contiguous()], given.biases, size)
+    before = _before(x, len(rows), size, *state)
+    with _on_its_threads(x, len(rows), size):
+        y, hidden, memory, _ = layer.run(_in_steps(x, len(rows)), before, keeps=False)
     return _in_rows(y), State(hidden[0], memory[0])
 
 
@@ -169,7 +179,25 @@ class PackLstm(Op, kind=Kind.PREPARATION):
         return tuple(_reorder(inputs, states, states.shape[1], False, True, False))
 
 
-class PackedRecurrence(Op, kind=Kind.CONTRACTION, results=3):
+def _run_packed(
+    x: Tensor, hidden: Tensor | None, memory: Tensor | None, packed: Sequence[Tensor], biases: Tensor | None,
+    *, steps: int, size: int,
+) -> Sequence[Tensor]:  # fmt: skip
+    """The results of `PackedRecurrence`, h1 as the library gives it."""
+    layer, before = _layer_of(packed, biases, size), _before(x, steps, size, hidden, memory)
+    with _on_its_threads(x, steps, size):
+        return layer.run(_in_steps(x, steps), before, keeps=False)[:3]
+
+
+def _put_packed(room: Tensor, *operands: Any, steps: int, size: int) -> bool | tuple[Tensor | None, ...]:
+    if room.dtype != torch.float32:
+        return False
+    y, hidden, memory = _run_packed(*operands, steps=steps, size=size)
+    room.copy_(_in_rows(y))
+    return None, hidden, memory
+
+
+class PackedRecurrence(Op, kind=Kind.CONTRACTION, into=_put_packed, results=3):
     """A layer of long short-term memory that `packs_for_library`.
 
     Operands: the sources ``[rows of all steps, inputs]``, h and c before the first step, or None for zeros, what
@@ -191,74 +219,111 @@ class PackedRecurrence(Op, kind=Kind.CONTRACTION, results=3):
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, ...]:
         """See `Op.run`."""
-        x, hidden, memory, packed, biases = operands
-        before = _before(x, self.steps, self.size, hidden, memory)
-        y, hidden, memory, _ = _run(_sequence(x, self.steps, before, packed, biases), keeps=False)
+        y, hidden, memory = _run_packed(*operands, steps=self.steps, size=self.size)
         return _in_rows(y), hidden, memory
 
 
-class LibraryRecurrence(Op, kind=Kind.CONTRACTION, results=4):
+def _put_trained(
+    room: Tensor, x: Tensor, hidden: Tensor | None, memory: Tensor | None, inputs: Tensor, states: Tensor,
+    biases: Tensor | None, *, steps: tuple[int, ...],
+) -> bool | tuple[Any, ...]:  # fmt: skip
+    """Each call's rows go to their place before the next call, while they are in the caches."""
+    if room.dtype != torch.float32:
+        return False
+    count, size, calls = sum(steps), states.shape[1], list[_Call]()
+    layer = _layer_of([inputs.contiguous(), states.contiguous()], biases, size)
+    before = _before(x, count, size, hidden, memory)
+    if hidden is not None:  # memory that is given may change before the gradient reads what it was
+        before = before[0].clone(), before[1].clone()
+    rows = [each * (len(x) // count) for each in steps]
+    # The library keeps what the gradient needs where gradients are enabled; none of the operands asks for one.
+    with _on_its_threads(x, count, size), torch.enable_grad():
+        for some, place, each in zip(x.split(rows), room.split(rows), steps, strict=True):
+            own_x = some.clone(memory_format=torch.contiguous_format).view(each, -1, x.shape[1])
+            y, h1, c1, own = layer.run(own_x, before, keeps=True)
+            place.copy_(_in_rows(y))
+            calls.append(_Call(own_x, y, h1, c1, *before, own))
+            before = h1, c1
+    return None, tuple(calls), *[each[0].clone() for each in before]
+
+
+class LibraryRecurrence(Op, kind=Kind.CONTRACTION, into=_put_trained, results=4):
     """A layer of long short-term memory that `trains_by_library`, with what its gradient needs.
 
     Operands: the sources ``[rows of all steps, inputs]``, h and c before the first step, or None for zeros, weights of
-    inputs and of states, biases or None. Results: h1 of all rows, h and c behind the last step, ``[1, rows, n]``; then
-    what the gradient needs besides, a tuple: h and c behind the last step and before the first one, and a tensor of the
-    library's own.
+    inputs and of states, biases or None. Results: h1 of all rows; what the gradient needs besides, of each call a tuple
+    of tensors; h and c behind the last step.
     """
 
-    steps: int
+    steps: tuple[int, ...]
+    """Of each call."""
 
     @property
     def launches(self) -> int:
         """See `Op`."""
-        return self.steps
+        return sum(self.steps)
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Any, ...]:
         """See `Op.run`."""
-        x, hidden, memory, inputs, states, biases = operands
-        before = _before(x, self.steps, states.shape[1], hidden, memory)
-        weights = [inputs.contiguous(), states.contiguous()]
-        y, h1, c1, kept = _run(_sequence(x, self.steps, before, weights, biases), keeps=True)
-        # Memory of a state that is given may change before the gradient reads what it was.
-        first = before if hidden is None else [each.clone() for each in before]
-        behind = [each.clone() if is_wanted else None for each, is_wanted in zip((h1, c1), wanted[1:3], strict=True)]
-        return _in_rows(y), *behind, (h1, c1, *first, kept)
+        room = operands[0].new_empty(len(operands[0]), operands[4].shape[1])
+        found = _put_trained(room, *operands, steps=self.steps)
+        assert isinstance(found, tuple)
+        return room, *found[1:]
 
 
-class StateBefore(Op, kind=Kind.STORAGE, results=2, gives_view=True):
-    """Of what `LibraryRecurrence` keeps, h and c before the first step."""
+class GivenBefore(Op, kind=Kind.STORAGE, results=3, gives_view=True):
+    """Of what `LibraryRecurrence` keeps, what it was given: sources, h and c before the first step."""
 
-    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, Tensor]:
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, ...]:
         """See `Op.run`."""
-        ((_, _, hidden, memory, _),) = operands
-        return hidden[0], memory[0]
+        (calls,) = operands
+        x = [_in_rows(call[0]) for call in calls]
+        return x[0] if len(x) == 1 else torch.cat(x), calls[0][4][0], calls[0][5][0]
 
 
-class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=6):
+def _put_gradient(
+    room: Tensor, gradient: Tensor, x: Tensor, calls: Sequence[_Call], of_hidden: Tensor | None,
+    of_memory: Tensor | None, inputs: Tensor, states: Tensor, biases: Tensor | None, *, steps: tuple[int, ...],
+) -> bool | tuple[Tensor | None, ...]:  # fmt: skip
+    """From the last call to the first; each call's rows go to their place before the next one."""
+    if room.dtype != torch.float32:
+        return False
+    count, size, sums = sum(steps), states.shape[1], list[Tensor]()
+    layer = _layer_of([inputs.contiguous(), states.contiguous()], biases, size)
+    behind = [None if each is None else each.unsqueeze(0).contiguous() for each in (of_hidden, of_memory)]
+    rows = [each * (len(x) // count) for each in steps]
+    parts = zip(calls, steps, *(each.split(rows) for each in (x, gradient, room)), strict=True)
+    with _on_its_threads(x, count, size):
+        for call, each, its_x, its_gradient, place in reversed([*parts]):
+            given = _in_steps(its_x, each), _in_steps(its_gradient, each)
+            dx, *of_weights, _, dh, dc = layer.back(call, *given, behind)
+            place.copy_(_in_rows(dx))
+            behind = [dh, dc]
+            for mine, more in zip(sums, of_weights, strict=True) if sums else ():
+                mine.add_(more)
+            sums = sums or of_weights
+    of_inputs, of_states, of_biases = sums
+    return None, of_inputs, of_states, of_biases.view(Lstm.gates, -1), *[each[0] for each in (dh, dc)]
+
+
+class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, into=_put_gradient, results=6):
     """The gradients of `LibraryRecurrence`.
 
-    Operands: those with respect to h1 of all rows, the sources, h1 of all rows and what the layer keeps, those with
-    respect to h and c behind the last step, or None for zeros, then weights and biases as the layer has them. Results:
-    those with respect to sources, weights of inputs and of states, biases, ``[gates, n]``, and h and c before the first
-    step, ``[1, rows, n]``.
+    Operands: those with respect to h1 of all rows, the sources, what the layer keeps, those with respect to h and c
+    behind the last step, or None for zeros, then weights and biases as the layer has them. Results: those with respect
+    to sources, weights of inputs and of states, biases, ``[gates, n]``, and h and c before the first step.
     """
 
-    steps: int
+    steps: tuple[int, ...]
 
     @property
     def launches(self) -> int:
         """See `Op`."""
-        return self.steps
+        return sum(self.steps)
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor | None, ...]:
         """See `Op.run`."""
-        gradient, x, y, (h1, c1, h0, c0, kept), of_hidden, of_memory, inputs, states, biases = operands
-        behind = [None if each is None else each.unsqueeze(0).contiguous() for each in (of_hidden, of_memory)]
-        y, gradient = _in_steps(y, self.steps), _in_steps(gradient, self.steps)
-        sequence = _sequence(x, self.steps, (h0, c0), [inputs.contiguous(), states.contiguous()], biases)
-        how = False, _LSTM, states.shape[1], 1, True, True, False, [], False
-        with OneThread(applies=sequence.has_small_steps):
-            dx, of_inputs, of_states, of_biases, _, dh, dc = _layer_backward(
-                *sequence.operands, y, h1, c1, gradient, *behind, *how, kept
-            )
-        return _in_rows(dx), of_inputs, of_states, of_biases.view(Lstm.gates, -1), dh, dc
+        room = torch.empty_like(operands[1], memory_format=torch.contiguous_format)
+        found = _put_gradient(room, *operands, steps=self.steps)
+        assert isinstance(found, tuple)
+        return room, *found[1:]
