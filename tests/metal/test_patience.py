@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from openmps.metal import patience
+from openmps.metal import patience, worker_team
 from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue
+from openmps.metal.worker_team import WorkerTeam
 from openmps.runtime.devices import mtl_device
 
 HERE = threading.get_ident
@@ -192,6 +193,44 @@ def test_a_worker_is_told_where_no_thread_can_launch(how: str, left: MTLCommandQ
     assert buffer.recording.execution.finished.wait(LONG / 2)
     assert time.monotonic() - start < LONG / 2
     assert HERE() not in ran
+
+
+@pytest.mark.parametrize(("cores", "is_given_back"), [(2, True), (3, False)])
+def test_a_worker_that_rests_has_no_team_without_cores(
+    queue: MTLCommandQueue, monkeypatch: pytest.MonkeyPatch, cores: int, is_given_back: bool
+) -> None:
+    """It gives back the one that it got by launching, from its own thread."""
+    ran, gave, was_given = list[int](), list[int](), threading.Event()
+
+    def pause(kind: int) -> int:
+        gave.append(HERE())
+        was_given.set()
+        return kind
+
+    monkeypatch.setattr(patience, "cores", lambda: cores)
+    monkeypatch.setattr(worker_team, "_pause", lambda: pause)
+    assert committed(queue, ran).recording.execution.finished.wait(LONG)
+    assert was_given.wait(LONG if is_given_back else 0.1) is is_given_back
+    committed(queue, ran).wait_until_completed()
+    assert HERE() not in ran[:1]
+    assert gave[:1] == (ran[:1] if is_given_back else [])
+
+
+@pytest.mark.skipif(worker_team._pause() is None, reason="an OpenMP that gives no team back")
+def test_a_team_that_was_given_back_is_made_again() -> None:
+    team, found = WorkerTeam(), list[float]()
+
+    def work() -> None:
+        for _ in range(2):
+            found.append(float(torch.ones(1 << 20).add_(1).sum()))
+            team.is_too_much = True
+            team.give_back()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [2.0**21] * 2
+    assert not team.is_too_much
 
 
 @pytest.mark.parametrize(("threads", "cores", "fits"), [(1, 1, True), (2, 2, False), (2, 3, True), (8, 14, False)])

@@ -24,6 +24,7 @@ import torch
 from openmps.metal.execution import Execution
 from openmps.metal.in_flight import InFlight
 from openmps.metal.thread_modes import are_overridden
+from openmps.metal.worker_team import WorkerTeam
 
 T = TypeVar("T")
 _PATIENCE = 0.01
@@ -39,7 +40,7 @@ _LIVELY = 1.0
 class Patience:
     """How a worker leaves records to threads that are about to wait for them."""
 
-    __slots__ = ("_is_waited_for", "_may_look", "_waits_at_once", "heard", "is_leaving", "looks", "news")
+    __slots__ = ("_is_waited_for", "_may_look", "_waits_at_once", "heard", "is_leaving", "looks", "news", "team")
 
     def __init__(self, *, worker_may_look: bool = True) -> None:
         self.heard = 0.0
@@ -50,6 +51,8 @@ class Patience:
         """Whether the worker looks by itself for what it was not told of."""
         self.is_leaving = False
         """Whether the worker waits to see what becomes of a record, and looks behind that for others."""
+        self.team = WorkerTeam()
+        """The worker's."""
         self._may_look = worker_may_look
         self._is_waited_for = True
         self._waits_at_once = False
@@ -83,7 +86,8 @@ class Patience:
                 # In this order: what is committed meanwhile is seen here, or its thread sees that nobody looks.
                 self.looks = self._may_look and (self._is_lively() or in_flight.oldest() is not None)
                 with suppress(Empty):
-                    return inbox.get(timeout=_PATIENCE if self.looks else None)
+                    return inbox.get(timeout=_PATIENCE if self.looks or self.team.is_too_much else None)
+                self.team.give_back()
                 if not running.locked() and (forgotten := self._forgotten(in_flight)) is not None:
                     return forgotten
         finally:

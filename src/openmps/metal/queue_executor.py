@@ -23,7 +23,7 @@ from openmps.metal import process_end
 from openmps.metal.awake_threads import awake_threads, helpers
 from openmps.metal.execution import Clock, Execution, Latch, Player, Ticket, Timer
 from openmps.metal.in_flight import InFlight
-from openmps.metal.patience import Patience, runs_alike_here
+from openmps.metal.patience import Patience, runs_alike_here, two_teams_fit
 from openmps.metal.pending import be_in_queue
 from openmps.metal.signals import SignalsHeldBack
 from openmps.metal.stream import current_index
@@ -397,6 +397,8 @@ class QueueExecutor:
         with self._running:
             for each in self._in_flight.up_to(last):
                 if not each.finished.is_set():
+                    if not (each.launched or two_teams_fit(each.intra_op_threads)):
+                        self._patience.team.is_too_much = True
                     self._see_to_its_end(each)
 
     def _see_to_its_end(self, execution: Execution, *, calls: bool = True) -> None:
