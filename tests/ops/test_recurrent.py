@@ -274,7 +274,8 @@ def test_weights_that_are_packed_once(has_state: bool, rng: np.random.Generator)
         found = PackedRecurrence(len(rows), size).run((True,) * 3, x, *before, packed, given)
         wanted = Recurrence(cell, size, rows).run(ALL, x, *before, inputs, states, given, None)
         room = torch.empty(len(x), size)
-        put = PackedRecurrence(len(rows), size).put(room, (x, *before, packed, given))
+        with torch.no_grad():
+            put = PackedRecurrence(len(rows), size).put(room, (x, *before, packed, given))
         assert put is not False
         assert all(map(torch.equal, (room, *put[1:]), found))
         for mine, theirs in zip(found, wanted, strict=False):

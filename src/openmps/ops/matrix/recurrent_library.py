@@ -42,7 +42,12 @@ class _Layer(NamedTuple):
 
     def run(self, x: Tensor, before: _Before, *, keeps: bool) -> Sequence[Tensor]:
         """h1 of ``[steps, rows, inputs]``, h and c behind the last step, and what the gradient needs."""
-        return _layer(x, *self.weights, *before, False, [], _LSTM, self.size, 1, True, False, False, keeps)
+        how = False, [], _LSTM, self.size, 1, True, False, False, keeps
+        if torch.is_grad_enabled() == keeps:
+            return _layer(x, *self.weights, *before, *how)
+        # It keeps that where gradients are enabled; none of the operands asks for one.
+        with torch.set_grad_enabled(keeps):
+            return _layer(x, *self.weights, *before, *how)
 
     def back(self, call: _Call, x: Tensor, gradient: Tensor, behind: Sequence[Tensor | None]) -> Sequence[Tensor]:
         """The gradients of a call by those of its results, in an order of the library's."""
@@ -236,8 +241,7 @@ def _put_trained(
     if hidden is not None:  # memory that is given may change before the gradient reads what it was
         before = before[0].clone(), before[1].clone()
     rows = [each * (len(x) // count) for each in steps]
-    # The library keeps what the gradient needs where gradients are enabled; none of the operands asks for one.
-    with _on_its_threads(x, count, size), torch.enable_grad():
+    with _on_its_threads(x, count, size):
         for some, place, each in zip(x.split(rows), room.split(rows), steps, strict=True):
             own_x = some.clone(memory_format=torch.contiguous_format).view(each, -1, x.shape[1])
             y, h1, c1, own = layer.run(own_x, before, keeps=True)
