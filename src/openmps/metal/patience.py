@@ -24,7 +24,6 @@ import torch
 from openmps.metal.execution import Execution
 from openmps.metal.in_flight import InFlight
 from openmps.metal.thread_modes import are_overridden
-from openmps.metal.worker_team import WorkerTeam
 
 T = TypeVar("T")
 _PATIENCE = 0.01
@@ -40,7 +39,7 @@ _LIVELY = 1.0
 class Patience:
     """How a worker leaves records to threads that are about to wait for them."""
 
-    __slots__ = ("_is_waited_for", "_may_look", "_waits_at_once", "heard", "is_leaving", "looks", "news", "team")
+    __slots__ = ("_is_waited_for", "_may_look", "_waits_at_once", "has_team", "heard", "is_leaving", "looks", "news")
 
     def __init__(self, *, worker_may_look: bool = True) -> None:
         self.heard = 0.0
@@ -51,8 +50,8 @@ class Patience:
         """Whether the worker looks by itself for what it was not told of."""
         self.is_leaving = False
         """Whether the worker waits to see what becomes of a record, and looks behind that for others."""
-        self.team = WorkerTeam()
-        """The worker's."""
+        self.has_team = False
+        """Whether the worker has a team for which there are no cores, as it has launched."""
         self._may_look = worker_may_look
         self._is_waited_for = True
         self._waits_at_once = False
@@ -68,6 +67,10 @@ class Patience:
         """A thread has launched records, or waits for some that it does not launch."""
         if self.is_leaving:
             self.news.set()
+
+    def see_to(self, execution: Execution) -> None:
+        """The worker is about to launch a record, unless a thread has."""
+        self.has_team |= not (execution.launched or two_teams_fit(execution.intra_op_threads))
 
     @property
     def will_look(self) -> bool:
@@ -86,8 +89,13 @@ class Patience:
                 # In this order: what is committed meanwhile is seen here, or its thread sees that nobody looks.
                 self.looks = self._may_look and (self._is_lively() or in_flight.oldest() is not None)
                 with suppress(Empty):
-                    return inbox.get(timeout=_PATIENCE if self.looks or self.team.is_too_much else None)
-                self.team.give_back()
+                    return inbox.get(timeout=_PATIENCE if self.looks or self.has_team else None)
+                if self.has_team:
+                    # Loaded here: most workers never launch where two teams do not fit.
+                    from openmps.metal.worker_team import give_team_back
+
+                    self.has_team = False
+                    give_team_back()
                 if not running.locked() and (forgotten := self._forgotten(in_flight)) is not None:
                     return forgotten
         finally:

@@ -23,7 +23,7 @@ from openmps.metal import process_end
 from openmps.metal.awake_threads import awake_threads, helpers
 from openmps.metal.execution import Clock, Execution, Latch, Player, Ticket, Timer
 from openmps.metal.in_flight import InFlight
-from openmps.metal.patience import Patience, runs_alike_here, two_teams_fit
+from openmps.metal.patience import Patience, runs_alike_here
 from openmps.metal.pending import be_in_queue
 from openmps.metal.signals import SignalsHeldBack
 from openmps.metal.stream import current_index
@@ -248,9 +248,8 @@ class QueueExecutor:
 
     def _is_to_be_handed_on(self, execution: Execution) -> bool:
         turn = self._turn
-        return not execution.launched or (
-            turn is not None and turn.ticket is not None and turn.ticket.execution is execution
-        )
+        ticket = None if turn is None else turn.ticket
+        return not execution.launched or (ticket is not None and ticket.execution is execution)
 
     def _await(self, execution: Execution, latch: Latch) -> tuple[str, str] | None:
         has_told = False
@@ -397,8 +396,7 @@ class QueueExecutor:
         with self._running:
             for each in self._in_flight.up_to(last):
                 if not each.finished.is_set():
-                    if not (each.launched or two_teams_fit(each.intra_op_threads)):
-                        self._patience.team.is_too_much = True
+                    self._patience.see_to(each)
                     self._see_to_its_end(each)
 
     def _see_to_its_end(self, execution: Execution, *, calls: bool = True) -> None:

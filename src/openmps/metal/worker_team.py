@@ -31,18 +31,8 @@ def _pause() -> Callable[[int], int] | None:
     return found
 
 
-class WorkerTeam:
-    """The team of one worker, whose own thread alone calls this."""
-
-    __slots__ = ("is_too_much",)
-
-    def __init__(self) -> None:
-        self.is_too_much = False
-        """Whether there is one, for which there are no cores."""
-
-    def give_back(self) -> None:
-        """The worker rests: let the threads of the team end."""
-        pause = _pause() if self.is_too_much else None
-        self.is_too_much = False
-        if pause is not None:
-            pause(_SOFT)
+def give_team_back() -> None:
+    """Let the threads of the calling thread's team end; its next parallel loop makes others."""
+    pause = _pause()
+    if pause is not None:
+        pause(_SOFT)

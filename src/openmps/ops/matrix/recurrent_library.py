@@ -294,20 +294,27 @@ def _put_gradient(
         return False
     count, size, sums = sum(steps), states.shape[1], list[Tensor]()
     layer = _layer_of([inputs.contiguous(), states.contiguous()], biases, size)
-    behind = [None if each is None else each.unsqueeze(0).contiguous() for each in (of_hidden, of_memory)]
+    given = of_hidden, of_memory
+    behind: list[Tensor | None] = [None if each is None else each.unsqueeze(0).contiguous() for each in given]
     rows = [each * (len(x) // count) for each in steps]
     parts = zip(calls, steps, *(each.split(rows) for each in (x, gradient, room)), strict=True)
     with _on_its_threads(x, count, size):
         for call, each, its_x, its_gradient, place in reversed([*parts]):
-            given = _in_steps(its_x, each), _in_steps(its_gradient, each)
-            dx, *of_weights, _, dh, dc = layer.back(call, *given, behind)
+            operands = _in_steps(its_x, each), _in_steps(its_gradient, each)
+            dx, *of_weights, _, dh, dc = layer.back(call, *operands, behind)
             place.copy_(_in_rows(dx))
             behind = [dh, dc]
             for mine, more in zip(sums, of_weights, strict=True) if sums else ():
                 mine.add_(more)
             sums = sums or of_weights
     of_inputs, of_states, of_biases = sums
-    return None, of_inputs, of_states, of_biases.view(Lstm.gates, -1), *[each[0] for each in (dh, dc)]
+    return (
+        None,
+        of_inputs,
+        of_states,
+        of_biases.view(Lstm.gates, -1),
+        *[None if each is None else each[0] for each in behind],
+    )
 
 
 class LibraryRecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, into=_put_gradient, results=6):
