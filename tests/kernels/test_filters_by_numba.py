@@ -21,15 +21,17 @@ from bench.filter_cases import CASES, Case
 from bench.image_filters import Pair
 
 from encoding import FLOAT32, UNORM8
-from filter_twins import BENCH, CPU, EDGES, compare, compare_sample, encoded
+from filter_twins import BENCH, CPU, EDGES, compare, compare_sample, encoded, own_forms
 from in_one_test import in_one_test
+from openmps.core.image.image import MPSImage
 from openmps.core.kernel import configuration, filter_forms
-from openmps.kernels.image_filters import arithmetic, blur, convolution, threshold
+from openmps.kernels.image_filters import arithmetic, blur, conversion, convolution, statistics, threshold
 from openmps.kernels.image_scale import MPSImageBilinearScale
 from openmps.ops import numba
+from openmps.ops.image import statistics as statistics_of_ops
 from openmps.ops.image.library_form import ByLibrary
-from openmps.ops.numba import loop, table
-from openmps.types import MPSImageEdgeMode, MPSOffset, MPSScaleTransform, MTLOrigin, MTLRegion, MTLSize
+from openmps.ops.numba import loop, measures, table
+from openmps.types import MPSAlphaType, MPSImageEdgeMode, MPSOffset, MPSScaleTransform, MTLOrigin, MTLRegion, MTLSize
 from openmps.types import MPSImageFeatureChannelFormat as Format
 from samples.image_filters import ALL_FILTERS, FilterSample
 
@@ -44,6 +46,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[type, ...]]]:
     monkeypatch.setattr(configuration, "_interned", WeakValueDictionary())
     for key, row in table.FORMS.items():
         monkeypatch.setitem(table.FORMS, key, row._replace(smallest=0))
+    monkeypatch.setattr(statistics_of_ops, "_LARGE", 0)
     monkeypatch.setattr(loop, "_SHARED", 300)
     monkeypatch.setattr(loop, "_BAND", 100)
     found: list[tuple[type, ...]] = []
@@ -181,6 +184,44 @@ def test_thresholds_of_colours(name: str, channels: int, limit: float) -> None:
         kernel.edge_mode = edge
         source = BENCH.image(x, UNORM8)
         compare(lambda made, source=source: encoded(kernel, [source], BENCH.filled((2, 1, 21, 33), 0.2, made)), UNORM8)
+
+
+def test_every_colour_with_every_alpha(runs: list[tuple[type, ...]]) -> None:
+    colour, alpha = np.meshgrid(np.arange(256), np.arange(256))
+    x = np.stack([colour, 255 - colour, colour[::-1], alpha])[None] / 255.0
+    kernel = conversion.MPSImageConversion(CPU, MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED)
+    made = encoded(kernel, [BENCH.image(x, UNORM8)], BENCH.empty(x.shape, UNORM8))
+    assert runs
+    exact = np.round(colour * alpha / 255.0)
+    np.testing.assert_array_equal(made[..., 0], exact)
+    np.testing.assert_array_equal(made[..., 3], alpha)
+    with own_forms():
+        np.testing.assert_array_equal(made, encoded(kernel, [BENCH.image(x, UNORM8)], BENCH.empty(x.shape, UNORM8)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (3, 8), (40, 41), (64, 64)], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_counts_of_bytes(threads: int, shape: tuple[int, int]) -> None:
+    torch.set_num_threads(threads)
+    x = np.random.default_rng(0).integers(0, 256, (2, 1, *shape), np.uint8)
+    x[0, 0, 0, :] = 255
+    (found,) = measures.byte_counts(torch.from_numpy(x))
+    np.testing.assert_array_equal(found.numpy(), np.bincount(x.ravel(), minlength=256))
+
+
+@pytest.mark.parametrize("pixel", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize("value", [0, 255])
+def test_extremes_of_a_picture(value: int, pixel: int, runs: list[tuple[type, ...]]) -> None:
+    """Wherever they lie, also where both are found before the end."""
+    picture = np.random.default_rng(0).integers(20, 200, (60, 51, 1), np.uint8)
+    result = BENCH.empty((1, 1, 1, 2), UNORM8)
+    kernel = statistics.MPSImageStatisticsMinAndMax(CPU)
+    for _ in range(2):
+        source = MPSImage.from_numpy(CPU, picture)
+        found = encoded(kernel, [source], result).ravel()
+        np.testing.assert_array_equal(found, [picture.min(), picture.max()])
+        picture[0, 1], picture.reshape(-1)[pixel] = 255 - value, value
+    assert len(runs) == 2
 
 
 # --- windows and scales -----------------------------------------------------------------------------------------------

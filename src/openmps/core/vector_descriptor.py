@@ -129,7 +129,10 @@ class MPSVectorDescriptor(NamedAttributes):
 
     def copy(self) -> MPSVectorDescriptor:
         """A descriptor of its own with the same values."""
-        return MPSVectorDescriptor(self.length, self.data_type, self._vectors, self._vector_bytes)
+        made = object.__new__(MPSVectorDescriptor)
+        vars(made).update(vars(self))
+        made.validate()
+        return made
 
     __copy__ = copy
 

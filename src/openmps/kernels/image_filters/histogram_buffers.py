@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from openmps.checks import is_whole, of_kind
 from openmps.core.vector import MPSVector
 from openmps.core.vector_descriptor import MPSVectorDescriptor
@@ -35,4 +37,10 @@ def counts_in(who: str, argument: str, buffer: object, offset: object, count: in
     if given.length < offset + 4 * count:
         rule, got = f"must hold {4 * count} bytes from the offset on", f"{given.length} bytes, offset {offset}"
         raise MPSArgumentError(who, argument, rule, got)
-    return MPSVector(given, MPSVectorDescriptor(count, COUNT), offset)
+    return MPSVector(given, _counts_descriptor(count), offset)
+
+
+@lru_cache(maxsize=16)
+def _counts_descriptor(count: int) -> MPSVectorDescriptor:
+    """One for each number of counts: vectors copy it."""
+    return MPSVectorDescriptor(count, COUNT)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -124,12 +126,27 @@ def equalizing_table(
 
     cdf includes bin b, or is that of the bins before it.
     """
+    if histogram.device.type == "cpu":
+        return torch.from_numpy(_equalizing_numbers(histogram.view(-1, entries).numpy(), low, high, is_exclusive))
     counted = histogram.view(-1, entries)
     share = _shares(counted)
     if is_exclusive:
         own = counted.to(torch.float64)
         share = torch.where(own.sum(1, keepdim=True) == 0, share, share - own / own.sum(1, keepdim=True))
     return _spanned(share, low, high)
+
+
+def _equalizing_numbers(counted: Any, low: Numbers, high: Numbers, is_exclusive: bool) -> Any:
+    """The same by NumPy, which takes a fraction of the time for so few numbers."""
+    total = counted.cumsum(1, dtype=np.float64)
+    whole = total[:, -1:]
+    share = total / np.maximum(whole, 1.0)
+    if is_exclusive:
+        share -= counted / np.maximum(whole, 1.0)
+    for channel in np.flatnonzero(whole[:, 0] == 0.0):  # an empty histogram: every bin stays in its place
+        share[channel] = np.arange(counted.shape[1]) / max(1, counted.shape[1] - 1)
+    first, last = (np.array(each[: len(share)])[:, None] for each in (low, high))
+    return (first + (last - first) * share).astype(np.float32).reshape(1, -1)
 
 
 def specifying_table(
