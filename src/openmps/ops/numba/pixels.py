@@ -10,9 +10,9 @@ import torch
 
 from openmps.ops.elements import COMPONENTS, encode
 from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
-from openmps.ops.image.histogram import Lookup, table_of_bytes
+from openmps.ops.image.histogram import Lookup, bins_of_bytes
 from openmps.ops.image.library_form import Array, Run
-from openmps.ops.image.site import BYTES, FLOATS, Site
+from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
 from openmps.ops.image.threshold import Limited, Threshold, Thresholding
 from openmps.ops.numba.loop import Loop, lines, loop
 from openmps.ops.numba.primitives import claim, finish, multiply_add, wait
@@ -264,9 +264,11 @@ def looked_up(site: Site) -> Run | None:
     if site.formats != (BYTES, BYTES) or site.result.channels != 1 or len(op.low) != 1 or sys.byteorder != "little":
         return None
 
+    bins = bins_of_bytes(torch.device("cpu"), op.entries, op.low, op.high, op.rounds).numpy()[0]
+
     def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
-        table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high, op.rounds).numpy()[0]
-        pairs = np.empty(1 << 16, np.uint16)
+        shares = np.nan_to_num(np.clip(given[1].ravel()[bins], 0.0, 1.0), copy=False, nan=0.0)
+        table, pairs = np.rint(shares * np.float32(LARGEST)).astype(np.uint8), np.empty(1 << 16, np.uint16)
         _pair_up.run(1, 0, table, pairs)
         _look_up.run(len(made), made.size, *lines(given[0]), *lines(made), made.shape[1], pairs)
 
