@@ -17,8 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 WITHOUT = """
 import contextlib, os, signal, sys, sysconfig, zoneinfo
 import numpy, torch  # which ask for what their builds have
-with contextlib.suppress(ImportError):
-    import psutil  # likewise, where an extra has brought it
+for name in ("psutil", "numba"):  # likewise, where an extra has brought them
+    with contextlib.suppress(ImportError):
+        __import__(name)
 
 for name in ("fork", "forkpty", "register_at_fork", "sched_getaffinity", "sched_setaffinity", "getuid", "geteuid"):
     delattr(os, name)
