@@ -43,6 +43,7 @@ from openmps.ops.op import Role
 from openmps.runtime.binding import Binding, new_number
 
 _NUMBER, _BUFFER = Role.NUMBER, Role.BUFFER  # attributes of an enumeration cost a call, and each encode compares
+_RESULT_ALONE = (RESULT,)
 _SUGGESTED = MPSState.destination_image_descriptor
 
 
@@ -249,13 +250,17 @@ class ImageKernel(PlannedKernel):
         if destination_states is not None and len(destination_states):
             saved = attach(destination_states, plan.record)
         function = plan.bare if saved is None else plan.function
-        others = iter(self.output_bindings(plan.others, source_states) if plan.others else ())
-        output_bindings = tuple([
-            Pixels(output, plan.target) if name == RESULT and output is not None
-            else saved if name == SAVED and saved is not None
-            else next(others)
-            for name in function.outputs
-        ])  # fmt: skip
+        output_bindings: tuple[Binding, ...]
+        if function.outputs == _RESULT_ALONE and output is not None:  # as of most kernels
+            output_bindings = (Pixels(output, plan.target),)
+        else:
+            others = iter(self.output_bindings(plan.others, source_states) if plan.others else ())
+            output_bindings = tuple([
+                Pixels(output, plan.target) if name == RESULT and output is not None
+                else saved if name == SAVED and saved is not None
+                else next(others)
+                for name in function.outputs
+            ])  # fmt: skip
         self._dispatch(command_buffer, plan, function, inputs, output_bindings, source_states)
 
     def given(self, states: MPSStateBatch | None) -> Hashable:
