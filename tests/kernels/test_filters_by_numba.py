@@ -27,7 +27,7 @@ from openmps.core.image.image import MPSImage
 from openmps.core.kernel import configuration, filter_forms
 from openmps.kernels.image_filters import arithmetic, blur, conversion, convolution, statistics, threshold
 from openmps.kernels.image_scale import MPSImageBilinearScale
-from openmps.ops import numba
+from openmps.ops import numba, opencv
 from openmps.ops.image import statistics as statistics_of_ops
 from openmps.ops.image.library_form import ByLibrary
 from openmps.ops.numba import loop, measures, table
@@ -94,7 +94,8 @@ def test_sizes_and_channels(case: Case, channels: int, size: tuple[int, int]) ->
     compare(make, case.result.format)
 
 
-def test_every_row_of_the_table_runs(runs: list[tuple[type, ...]]) -> None:
+def test_every_row_of_the_table_runs(runs: list[tuple[type, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencv, "is_installed", lambda: False)  # some rows are for where it is not
     for case in CASES:
         Pair(case, CPU, None, 33, 31).ours()
     for sample in ALL_FILTERS:
@@ -209,19 +210,29 @@ def test_counts_of_bytes(threads: int, shape: tuple[int, int]) -> None:
     np.testing.assert_array_equal(found.numpy(), np.bincount(x.ravel(), minlength=256))
 
 
+@in_one_test
+@pytest.mark.parametrize("stored_as", [UNORM8, FLOAT32], ids=lambda each: each.name)
+@pytest.mark.parametrize("channels", [1, 2, 3, 4], ids=lambda each: f"{each} channels")
 @pytest.mark.parametrize("pixel", [0, -1], ids=["first", "last"])
 @pytest.mark.parametrize("value", [0, 255])
-def test_extremes_of_a_picture(value: int, pixel: int, runs: list[tuple[type, ...]]) -> None:
-    """Wherever they lie, also where both are found before the end."""
-    picture = np.random.default_rng(0).integers(20, 200, (60, 51, 1), np.uint8)
-    result = BENCH.empty((1, 1, 1, 2), UNORM8)
+def test_extremes_of_a_picture(value: int, pixel: int, channels: int, stored_as: Format) -> None:
+    """Wherever they lie, of each channel by itself."""
+    picture = np.random.default_rng(0).integers(20, 200, (60, 451, channels), np.uint8)
+    result = BENCH.empty((1, channels, 1, 2), stored_as)
     kernel = statistics.MPSImageStatisticsMinAndMax(CPU)
     for _ in range(2):
-        source = MPSImage.from_numpy(CPU, picture)
-        found = encoded(kernel, [source], result).ravel()
-        np.testing.assert_array_equal(found, [picture.min(), picture.max()])
-        picture[0, 1], picture.reshape(-1)[pixel] = 255 - value, value
-    assert len(runs) == 2
+        found = encoded(kernel, [MPSImage.from_numpy(CPU, picture)], result).reshape(2, channels)
+        expected = np.stack([picture.min((0, 1)), picture.max((0, 1))])
+        expected = expected if stored_as is UNORM8 else (expected / 255.0).astype(np.float32)
+        np.testing.assert_array_equal(found, expected)
+        picture[0, 1, 0], picture.reshape(-1)[pixel] = 255 - value, value
+
+
+def test_extremes_of_one_channel_are_left_to_opencv(runs: list[tuple[type, ...]]) -> None:
+    for channels in (1, 3):
+        source = MPSImage.from_numpy(CPU, np.full((60, 51, channels), 7, np.uint8))
+        encoded(statistics.MPSImageStatisticsMinAndMax(CPU), [source], BENCH.empty((1, channels, 1, 2), UNORM8))
+    assert len(runs) == (1 if opencv.is_installed() else 2)
 
 
 # --- windows and scales -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from openmps.cpu.parts import run_parts
+from openmps.ops.elements import decode
 from openmps.ops.image.distance import Distances
 from openmps.ops.image.integral import Integral
 from openmps.ops.image.library_form import Array, Run, bands, in_parts, is_centred, parts
@@ -54,18 +55,18 @@ def moments(site: Site) -> Run | None:
 
 
 def extremes(site: Site) -> Run | None:
-    """`MinAndMax` of the bytes of one channel, up to the rows that have both the smallest byte and the largest."""
-    if site.formats != (BYTES, BYTES) or site.result.channels != 1:
+    """`MinAndMax` of the bytes of one channel: of the first rows, and of all unless those have 0 and the largest."""
+    if site.formats not in ((BYTES, BYTES), (BYTES, FLOATS)) or site.result.channels != 1:
         return None
+    numbers = decode(torch.arange(256, dtype=torch.uint8), BYTES).numpy()
 
     def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
-        x, least, most = given[0], LARGEST, 0.0
-        for rows, _, _ in bands(len(x), x[0].size, 0):
-            low, high, _, _ = cv2.minMaxLoc(x[rows])
-            least, most = min(least, low), max(most, high)
-            if (least, most) == (0.0, LARGEST):
-                break
-        made[0] = least, most
+        x = given[0]
+        first, _, _ = next(bands(len(x), x[0].size, 0))
+        found = cv2.minMaxLoc(x[first])[:2]
+        if found != (0.0, LARGEST) and first.stop < len(x):
+            found = cv2.minMaxLoc(x)[:2]
+        made[0] = found if made.dtype == np.uint8 else numbers[[int(each) for each in found]]
 
     return run
 
