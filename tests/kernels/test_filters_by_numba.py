@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -20,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from bench.filter_cases import CASES, Case
 from bench.image_filters import Pair
 
+import openmps
 from encoding import FLOAT32, UNORM8
 from filter_twins import BENCH, CPU, EDGES, compare, compare_sample, encoded, own_forms
 from in_one_test import in_one_test
@@ -309,3 +312,41 @@ def test_other_forms_run_without_it(monkeypatch: pytest.MonkeyPatch, runs: list[
     assert packages
     assert not any(package is numba for found in packages for package, _ in found)
     assert not runs
+
+
+FORK = """
+import os, signal, threading, time
+import torch
+from openmps.ops.numba import loop
+from openmps.ops.numba.pixels import _add
+signal.alarm(50)
+begun, make = threading.Event(), loop.Loop._made
+def slowly(self):
+    begun.set()
+    time.sleep(0.5)
+    return make(self)
+loop.Loop._made = slowly
+x = torch.ones(8).numpy()
+def run():
+    made = 0 * x
+    _add.run(1, 8, x, 8, x, 8, made, 8, 8, torch.tensor([1.0, 2.0, 0.5, -9.0, 9.0]).numpy())
+    return made.tolist()
+other = threading.Thread(target=run)
+other.start()
+begun.wait()
+child = os.fork()
+print(run() == [3.5] * 8, flush=True)
+if child == 0:
+    os._exit(0)
+other.join()
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_fork_while_another_thread_compiles() -> None:
+    """The new process compiles, too: no lock is closed by a thread that it does not have."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(openmps.__file__).parents[1])}
+    command = [sys.executable, "-c", FORK]
+    done = subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["True", "True"]), done.stderr

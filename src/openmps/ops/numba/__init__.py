@@ -6,10 +6,30 @@
 from __future__ import annotations
 
 import logging
+import os
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+from openmps.locks import new_reentrant_lock
+
+preparing = new_reentrant_lock()
+"""Held while a thread loads or compiles: a fork waits for that, as its process would have Numba's locks closed."""
+
+
+def _hold() -> None:
+    preparing.__enter__()
+
+
+def _let_go() -> None:
+    with suppress(RuntimeError):  # an interrupt ended the wait for it
+        preparing.__exit__(None, None, None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_let_go)
 
 
 @cache
@@ -20,6 +40,11 @@ def is_installed() -> bool:
 
 @cache
 def _loaded() -> Any:
+    with preparing:
+        return _load()
+
+
+def _load() -> Any:
     fault: object = None
     try:
         found = import_module("numba")

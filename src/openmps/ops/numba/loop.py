@@ -20,13 +20,11 @@ import numpy as np
 import torch
 
 from openmps.cpu.parts import run_parts
-from openmps.locks import new_lock
 from openmps.ops.image.library_form import Array
-from openmps.ops.numba import library
+from openmps.ops.numba import library, preparing
 from openmps.ops.numba.primitives import are_done, new_claims, teach, version
 
 Function = Callable[..., None]
-_compiling = new_lock()
 _SHARED = 1 << 19
 """Numbers that are worth a second thread."""
 _BAND = 1 << 17
@@ -56,7 +54,7 @@ class Loop:
         run_parts(lambda _: made(claims, *arguments), range(threads), threads, lambda: are_done(claims))
 
     def _compile(self) -> Function:
-        with _compiling:
+        with preparing:
             if self._compiled is None:
                 self._compiled = self._made()
             return self._compiled
