@@ -326,7 +326,23 @@ def _in_part(given: list[Any]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("change", [list, _apart, _rebound, _in_part], ids=["as made", "apart", "rebound", "in part"])
+def _shared(given: list[Any]) -> list[Any]:
+    """In a tensor, one behind the other as they are read; what is first is an array of its own part of that."""
+    tensor, found, begin = torch.zeros(sum(each.rows * each.columns for each in given)), dict[int, Any](), 0
+    for at in (first + gate for first in range(3) for gate in range(0, 12, 3)):
+        rows, columns = given[at].rows, given[at].columns
+        place = tensor[begin : begin + rows * columns].view(rows, columns)
+        begin += place.numel()
+        place.copy_(given[at].tensor())
+        of_array, of_tensor = mps.MPSMatrix.from_numpy, mps.MPSMatrix.from_dlpack
+        found[at] = of_tensor(given[at].device, place) if found else of_array(given[at].device, place.numpy())
+    return [found[at] for at in range(len(given))]
+
+
+_PLACES = {"as made": list, "apart": _apart, "rebound": _rebound, "in part": _in_part, "shared": _shared}
+
+
+@pytest.mark.parametrize("change", _PLACES.values(), ids=_PLACES)
 def test_where_weights_lie(change: Any, bench: Bench, rng: np.random.Generator) -> None:
     """Weights, and what their gradients go to, one behind the other in memory, and elsewhere: the numbers are equal."""
     torch.manual_seed(0)

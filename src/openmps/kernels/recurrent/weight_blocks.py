@@ -118,7 +118,8 @@ def _in_one_piece(parts: Sequence[Elements]) -> _InOnePiece | None:
         if not is_all or not follows or memory.dtype != torch.uint8:
             return None
         end += memory.numel()
-    if start % dtype.itemsize:
+    # An array that begins where the storage does has, as one of its own, its part of the memory alone.
+    if start % dtype.itemsize or end > first.untyped_storage().nbytes():
         return None
     return _InOnePiece(versions, changes, first.as_strided((end - start,), (1,)).view(dtype))
 
