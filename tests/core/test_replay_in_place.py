@@ -15,6 +15,7 @@ from torch import Tensor
 
 import openmps as mps
 from encoding import Bench, finish, numbers
+from openmps.core.image.batch import MPSImageBatch
 from openmps.metal.queue_executor import forget_captures
 from openmps.runtime.replay.replayer import MIN_STEPS
 from replay_twin import outcomes, replayer_of, replaying_queue
@@ -169,3 +170,23 @@ def test_what_cannot_be_captured_runs_by_itself(chain: Chain, monkeypatch: pytes
     finish(command_buffer)
     assert command_buffer.explain().works[0].reason.endswith("; it cannot be captured, RuntimeError: not now")
     assert player.refusals == ["it cannot be captured, RuntimeError: not now"]
+
+
+def test_pictures_of_several_pieces_of_memory_are_not_gathered_ahead_of_what_writes_them(chain: Chain) -> None:
+    """A batch of images that were made apart is copied when its values are asked for, which only its own work does."""
+    bench, images, asked = chain.bench, chain.images[:-1], list[Any]()
+    pair = MPSImageBatch([images[-1], bench.filled(SHAPE, 0.0)])
+    made = bench.batch(np.zeros((2, *SHAPE[1:])))
+    for seed in range(4):
+        values = np.abs(np.random.default_rng(seed).normal(size=(1, 5, 6, 3))).astype(np.float32)
+        images[0].write_bytes(values[0])
+        command_buffer = bench.command_buffer()
+        for source, result in pairwise(images):
+            chain.largest.encode(command_buffer, source, result)
+        chain.largest.encode_batch(command_buffer, pair, made)
+        _, last = command_buffer.recording.execution.works[-1]
+        last.function.placement = lambda *given: asked.append(given)
+        finish(command_buffer)
+        np.testing.assert_array_equal(numbers(made)[:1], _expected(values))
+    assert not asked
+    assert "in several pieces of memory" in str(command_buffer.explain())

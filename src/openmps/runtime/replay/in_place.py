@@ -126,9 +126,12 @@ class InPlaceReplays:
 def _launches(works: Iterable[tuple[str, Work]]) -> list[Launch] | str | None:
     """What launches works where they lie, or why that is not known; None where one is of another kind."""
     launches: list[Launch] = []
-    is_known = True
+    is_known, are_apart = True, False
     for _, work in works:
         if isinstance(work, Dispatch) and type(work) is Dispatch and (place := work.function.placement) is not None:
+            if any(len(each.memories()) > 1 for each in work.inputs):
+                # They are gathered when their values are asked for: here that would be before the works ahead run.
+                is_known, are_apart = False, True
             # Behind one that has no memory for its result yet nothing is asked for: that would be made.
             launch = place(work.values(), work.output_bindings[0].room()) if is_known else None
             if launch is None:
@@ -137,4 +140,6 @@ def _launches(works: Iterable[tuple[str, Work]]) -> list[Launch] | str | None:
                 launches.append(launch)
         elif work is not keep_place:
             return None
+    if are_apart:
+        return "its pictures lie in several pieces of memory"
     return launches if is_known else "where its pictures lie it has not run before"
