@@ -334,15 +334,12 @@ def _shared(given: list[Any]) -> list[Any]:
         place = tensor[begin : begin + rows * columns].view(rows, columns)
         begin += place.numel()
         place.copy_(given[at].tensor())
-        of_array, of_tensor = mps.MPSMatrix.from_numpy, mps.MPSMatrix.from_dlpack
-        found[at] = of_tensor(given[at].device, place) if found else of_array(given[at].device, place.numpy())
+        device, of = given[at].device, mps.MPSMatrix
+        found[at] = of.from_dlpack(device, place) if found else of.from_numpy(device, place.numpy())
     return [found[at] for at in range(len(given))]
 
 
-_PLACES = {"as made": list, "apart": _apart, "rebound": _rebound, "in part": _in_part, "shared": _shared}
-
-
-@pytest.mark.parametrize("change", _PLACES.values(), ids=_PLACES)
+@pytest.mark.parametrize("change", [list, _apart, _rebound, _in_part, _shared], ids=lambda each: each.__name__)
 def test_where_weights_lie(change: Any, bench: Bench, rng: np.random.Generator) -> None:
     """Weights, and what their gradients go to, one behind the other in memory, and elsewhere: the numbers are equal."""
     torch.manual_seed(0)
