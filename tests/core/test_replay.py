@@ -390,6 +390,15 @@ def test_captures_can_be_turned_off(bench: Bench) -> None:
             bench.queue.max_capture_count = value  # type: ignore[assignment]
 
 
+def test_as_many_captures_as_are_allowed_are_held(bench: Bench) -> None:
+    bench.queue.max_capture_count = 4
+    for count in range(1, 6):
+        double = _linear(bench, float(count))
+        for _ in range(3):
+            _encoded(bench, lambda buffer, kernel=double: kernel.encode(buffer, bench.image(_values(0))))
+        assert replayer_of(bench.queue).captures == min(count, 4)
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 

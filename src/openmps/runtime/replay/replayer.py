@@ -226,7 +226,7 @@ class Replayer:
         """Have as many captures as are allowed, and no more entries than are remembered: the last used ones."""
         captured = [entry for entry in self._entries.values() if entry.capture is not None]
         captured.sort(key=attrgetter("last_use"))
-        for entry in captured[: len(captured) - self.max_capture_count]:
+        for entry in captured[: max(0, len(captured) - self.max_capture_count)]:
             self._drop(entry)
             entry.sightings, entry.needed = 0, 2 * entry.needed
         self._in_place.trim(self.max_capture_count)
