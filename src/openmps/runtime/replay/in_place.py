@@ -129,9 +129,10 @@ def _launches(works: Iterable[tuple[str, Work]]) -> list[Launch] | str | None:
     is_known, are_apart = True, False
     for _, work in works:
         if isinstance(work, Dispatch) and type(work) is Dispatch and (place := work.function.placement) is not None:
-            if any(len(each.memories()) > 1 for each in work.inputs):
-                # They are gathered when their values are asked for: here that would be before the works ahead run.
-                is_known, are_apart = False, True
+            for each in work.inputs:
+                if len(each.memories()) > 1:
+                    # They are gathered when their values are asked for: here that were before the works ahead run.
+                    is_known, are_apart = False, True
             # Behind one that has no memory for its result yet nothing is asked for: that would be made.
             launch = place(work.values(), work.output_bindings[0].room()) if is_known else None
             if launch is None:
