@@ -74,6 +74,11 @@ def noisy(height: int, width: int, kind: Kind) -> Array:
     return np.round(found * 255.0).astype(np.uint8) if kind.format is Bytes else found.astype(np.float32)
 
 
+def inner(height: int, width: int, kind: Kind) -> Array:
+    """Waves with noise without the smallest and the largest byte, by which extremes are found before the end."""
+    return np.clip(noisy(height, width, kind), 10, 239)
+
+
 def dots(height: int, width: int, kind: Kind) -> Array:
     """Black with one pixel in 500 set."""
     return np.where(np.random.default_rng(width).random((height, width, kind.channels)) < 0.002, 255, 0).astype(
@@ -292,7 +297,7 @@ CASES: tuple[Case, ...] = (
         "MPSImageStatisticsMinAndMax",
         filtered("MPSImageStatisticsMinAndMax", edge=None),
         lambda cv2, x: np.array([cv2.minMaxLoc(x)[:2]]),
-        R8, R8, 0.0, size=lambda height, width: (1, 2),
+        R8, R8, 0.0, size=lambda height, width: (1, 2), picture=inner,
     ),
     Case(
         "MPSImageReduceRowMean, float32",

@@ -237,7 +237,8 @@ def _filters(device: str, name: str) -> Iterable[str]:
     yield f"## Image filters, {name}\n"
     yield "A filter from an image into another, encoded, committed and waited for, beside a peer's call that makes the"
     yield "same picture: OpenCV's function on the CPU, where it computes most of ours, too, PyTorch's operations on a"
-    yield "GPU. Bytes of four channels unless said; milliseconds of ours, and the peer's time over ours, of pictures of"
+    yield "GPU. Bytes of four channels, of one for thresholds, medians, equalization, extremes, distances and edges;"
+    yield "milliseconds of ours, and the peer's time over ours, of pictures of"
     yield f"{_sizes(found)}.\n"
     for place, size in enumerate(each["size"] for each in found[0]["sizes"]):
         filters = (row["sizes"][place] for row in found)

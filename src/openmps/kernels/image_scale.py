@@ -39,7 +39,8 @@ class MPSImageScale(MPSUnaryImageKernel):
         u + 1/2 = (i + 1/2 - translate) / scale + offset
 
     along each axis, with `scale_transform` or, where that is None, ``scale = destination size / source size`` and no
-    translation. Outside the source the edge mode decides; it is CLAMP unless set, so that borders do not darken.
+    translation. Outside the source `edge_mode` decides, which is CLAMP unless set, not ZERO as of other kernels: so
+    borders do not darken.
     """
 
     scale_transform = KernelProperty[MPSScaleTransform | None](

@@ -61,27 +61,27 @@ def byte_counts(x: Tensor) -> Tensor:
 def _widen(x: Any, begin: int, count: int, least: Any, most: Any) -> None:
     """Lower and raise the extremes of as many bytes side by side."""
     some = x[begin:][:count]
-    for lane in range(count):
-        value = some[lane]
-        least[lane] = value if value < least[lane] else least[lane]
-        most[lane] = value if value > most[lane] else most[lane]
+    for place in range(count):
+        value = some[place]
+        least[place] = value if value < least[place] else least[place]
+        most[place] = value if value > most[place] else most[place]
 
 
 @loop("uint8[::1]", "int64", "int64", "int64", "uint8[:, :, ::1]", uses=(_widen,))
 def _find_extremes(claims: Any, x: Any, step: int, columns: int, channels: int, found: Any) -> None:
     """The smallest and the largest byte of each channel, by the rows that a thread has taken at a time."""
-    lanes = 192  # side by side, a multiple of any number of channels
-    least, most = np.empty(lanes, np.uint8), np.empty(lanes, np.uint8)
+    width = 192  # side by side, a multiple of any number of channels
+    least, most = np.empty(width, np.uint8), np.empty(width, np.uint8)
     first, last = claim(claims)
     while first < last:
         least[:], most[:] = np.uint8(255), np.uint8(0)
         for row in range(first, last):
-            for begin in range(0, columns, lanes):
-                _widen(x, row * step + begin, min(lanes, columns - begin), least, most)
-        for lane in range(lanes):
-            channel = lane % channels
-            found[first, 0, channel] = min(found[first, 0, channel], least[lane])
-            found[first, 1, channel] = max(found[first, 1, channel], most[lane])
+            for begin in range(0, columns, width):
+                _widen(x, row * step + begin, min(width, columns - begin), least, most)
+        for place in range(width):
+            channel = place % channels
+            found[first, 0, channel] = min(found[first, 0, channel], least[place])
+            found[first, 1, channel] = max(found[first, 1, channel], most[place])
         finish(claims, last - first)
         first, last = claim(claims)
     wait(claims)
