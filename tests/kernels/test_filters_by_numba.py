@@ -350,3 +350,24 @@ def test_a_fork_while_another_thread_compiles() -> None:
     command = [sys.executable, "-c", FORK]
     done = subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["True", "True"]), done.stderr
+
+
+END = """
+import numpy as np
+import openmps as mps
+device = mps.mtl_device("cpu")
+image = mps.MPSImage.from_numpy(device, np.ones((300, 300, 1), np.float32))
+made = mps.MPSImage(device, mps.MPSImageDescriptor(mps.MPSImageFeatureChannelFormat.FLOAT32, 300, 300, 1))
+command_buffer = device.new_command_queue().command_buffer()
+mps.MPSImageGaussianBlur(device, 2.0).encode(command_buffer, image, made)
+command_buffer.add_completed_handler(lambda buffer: print(buffer.error))
+command_buffer.commit()
+"""
+
+
+def test_a_process_may_end_with_a_first_filter_under_way() -> None:
+    """Numba is not loaded then: what it makes would end before the objects that hold it."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(openmps.__file__).parents[1])}
+    command = [sys.executable, "-c", END]
+    done = subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["None"], "")

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -57,6 +59,16 @@ def _load() -> Any:
     return None
 
 
+_ends: list[bool] = []
+"""Whether the process ends."""
+atexit.register(_ends.append, True)
+
+
 def library() -> Any:
-    """The module ``numba``; None where there is none."""
+    """The module ``numba``; None where there is none, and at the end of a process that has not loaded it.
+
+    What it makes then would be gone before the objects that hold it.
+    """
+    if _ends and "numba" not in sys.modules:
+        return None
     return _loaded() if is_installed() else None
