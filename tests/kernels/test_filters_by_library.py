@@ -27,6 +27,7 @@ from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.cpu.parts import run_parts
 from openmps.kernels.image_filters.convolution import MPSImageConvolution
+from openmps.kernels.image_filters.statistics import MPSImageStatisticsMean
 from openmps.ops import numba, opencv
 from openmps.ops.image import library_form as form
 from openmps.ops.image.library_form import ByLibrary
@@ -161,7 +162,20 @@ def test_every_row_of_the_table_runs(runs: list[tuple[type, ...]]) -> None:
     for sample in ALL_FILTERS:
         images = [BENCH.image(each, UNORM8) for each in sample.sources()]
         encoded(sample.make(CPU), images, BENCH.empty((1, *sample.destination), UNORM8))
+    encoded(MPSImageStatisticsMean(CPU), [BENCH.filled((1, 3, 5, 4), 0.5)], BENCH.empty((1, 3, 1, 1), FLOAT32))
     assert set(table.FORMS) == set(runs)
+
+
+@pytest.mark.parametrize("stored_as", [UNORM8, FLOAT32], ids=lambda each: each.name)
+@pytest.mark.parametrize("channels", [1, 3, 4], ids=lambda each: f"{each} channels")
+def test_means_of_large_pictures(channels: int, stored_as: Any, runs: list[tuple[type, ...]], monkeypatch: Any) -> None:
+    """Their parts count by their rows."""
+    monkeypatch.setattr(measures, "_SUMMED", 500)
+    values = np.random.default_rng(0).random((1, channels, 61, 33))
+    source = BENCH.image(values, stored_as)
+    found = encoded(MPSImageStatisticsMean(CPU), [source], BENCH.empty((1, channels, 1, 1), FLOAT32)).ravel()
+    np.testing.assert_allclose(found, source.numpy().astype(np.float64).mean((0, 1)), rtol=1e-6)
+    assert len(runs) == 1
 
 
 @pytest.mark.parametrize("scale", [(0.4, 2.5), (-1.25, -0.5), (30.0, 1.0)], ids=str)

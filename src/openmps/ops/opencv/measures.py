@@ -14,6 +14,7 @@ from openmps.ops.image.integral import Integral
 from openmps.ops.image.library_form import Array, Run, bands, in_parts, is_centred, parts
 from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
 from openmps.ops.image.statistics import MeanAndVariance
+from openmps.ops.reduce.reduce import PIXELS, Reduce, Reduction
 from openmps.types import MPSImageEdgeMode
 
 _SUMMED = 1 << 20
@@ -50,6 +51,30 @@ def moments(site: Site) -> Run | None:
             mean = sum([part * means[channel] for part, means, _ in each])
             squares = [part * (apart[channel] ** 2 + (means[channel] - mean) ** 2) for part, means, apart in each]
             into[:, channel] = mean / largest, sum(squares) / largest**2
+
+    return run
+
+
+def mean(site: Site) -> Run | None:
+    """`Reduce` to the mean of all pixels: sums of whole numbers, or float64."""
+    op, channels = site.ops[0], site.result.channels
+    assert isinstance(op, Reduce)
+    is_mean = (op.reduction, op.axis, op.weight) == (Reduction.MEAN, PIXELS, 1.0)
+    if not is_mean or site.formats not in ((BYTES, FLOATS), (FLOATS, FLOATS)) or channels > 4:
+        return None
+    largest = LARGEST if site.formats[0] is BYTES else 1.0
+    (height, width) = site.window.region
+    rows = parts(height, height * width * channels // _SUMMED)
+
+    def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
+        sums = np.zeros((len(rows), channels))
+
+        def measure(part: int) -> None:
+            some = given[0][rows[part]]
+            sums[part] = np.multiply(cv2.mean(some)[:channels], len(some) / height)
+
+        run_parts(measure, range(len(rows)), torch.get_num_threads())
+        made.reshape(channels)[...] = sums.sum(0) / largest
 
     return run
 

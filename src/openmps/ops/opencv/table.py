@@ -25,6 +25,7 @@ from openmps.ops.image.windows import Correlate, GradientMagnitude
 from openmps.ops.op import Op
 from openmps.ops.opencv import edges, measures, pixels, scale, windows
 from openmps.ops.pointwise.arithmetic import Combination
+from openmps.ops.reduce.reduce import Reduce
 from openmps.ops.resample.image_scale import ScaleImage
 from openmps.types import MPSImageEdgeMode
 
@@ -52,6 +53,7 @@ FORMS: dict[tuple[type[Op], ...], Form] = {
     (Transposed,): Form(Reads.REGIONS, pixels.transposed),
     (MeanAndVariance,): Form(Reads.REGIONS, measures.moments),
     (MinAndMax,): Form(Reads.REGIONS, measures.extremes),
+    (Reduce,): Form(Reads.REGIONS, measures.mean),
     (Integral,): Form(Reads.REGIONS, measures.integral),
     (Distances,): Form(Reads.SOURCES, measures.distances),
     (ScaleImage,): Form(Reads.SOURCES, scale.scaled),
