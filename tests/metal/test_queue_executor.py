@@ -190,7 +190,7 @@ def test_a_queue_needs_a_device() -> None:
 def test_the_worker_ends_with_its_queue(mtl: MTLDevice) -> None:
     before = set(threading.enumerate())
     queue = mtl.new_command_queue()
-    assert set(threading.enumerate()) == before
+    assert not set(threading.enumerate()) - before  # those of other tests may end meanwhile
     buffer = queue.command_buffer()
     buffer.commit()
     buffer.wait_until_completed()
