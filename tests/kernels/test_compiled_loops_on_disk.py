@@ -31,8 +31,8 @@ command_buffer = device.new_command_queue().command_buffer()
 kernel.encode(command_buffer, source, source, result)
 command_buffer.commit()
 np.testing.assert_allclose(result.numpy().reshape(300, 301), 2.0 * x[..., 0], rtol=1e-6)
-from openmps.ops.numba.pixels import _add
-print(mps.__file__, sum(_add._compiled.stats.cache_hits.values()))
+from openmps.ops.numba.pixels import _combine
+print(mps.__file__, sum(_combine._compiled.stats.cache_hits.values()))
 """
 
 

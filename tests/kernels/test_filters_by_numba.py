@@ -31,7 +31,6 @@ from openmps.core.kernel import configuration, filter_forms
 from openmps.kernels.image_filters import arithmetic, blur, conversion, convolution, statistics, threshold
 from openmps.kernels.image_scale import MPSImageBilinearScale
 from openmps.ops import numba, opencv
-from openmps.ops.image import statistics as statistics_of_ops
 from openmps.ops.image.library_form import ByLibrary
 from openmps.ops.numba import loop, measures, table
 from openmps.types import MPSAlphaType, MPSImageEdgeMode, MPSOffset, MPSScaleTransform, MTLOrigin, MTLRegion, MTLSize
@@ -49,7 +48,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[type, ...]]]:
     monkeypatch.setattr(configuration, "_interned", WeakValueDictionary())
     for key, row in table.FORMS.items():
         monkeypatch.setitem(table.FORMS, key, row._replace(smallest=0))
-    monkeypatch.setattr(statistics_of_ops, "_LARGE", 0)
+    monkeypatch.setattr(numba, "LARGE", 0)
     monkeypatch.setattr(loop, "_SHARED", 300)
     monkeypatch.setattr(loop, "_BAND", 100)
     found: list[tuple[type, ...]] = []
@@ -318,7 +317,7 @@ FORK = """
 import os, signal, threading, time
 import torch
 from openmps.ops.numba import loop
-from openmps.ops.numba.pixels import _add
+from openmps.ops.numba.pixels import _combine
 signal.alarm(50)
 begun, make = threading.Event(), loop.Loop._made
 def slowly(self):
@@ -329,7 +328,7 @@ loop.Loop._made = slowly
 x = torch.ones(8).numpy()
 def run():
     made = 0 * x
-    _add.run(1, 8, x, 8, x, 8, made, 8, 8, torch.tensor([1.0, 2.0, 0.5, -9.0, 9.0]).numpy())
+    _combine.run(1, 8, x, 8, x, 8, made, 8, 8, 0, torch.tensor([1.0, 2.0, 0.5, -9.0, 9.0]).numpy())
     return made.tolist()
 other = threading.Thread(target=run)
 other.start()

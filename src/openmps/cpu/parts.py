@@ -58,9 +58,8 @@ class _Job:
             # Who joins from now on finds nothing left. What others do is waited for: memory is given back behind this.
             self._left.clear()
             ended = 0
-            while ended < len(self._joined) and not (
-                is_over and is_over()
-            ):  # asked anew: who comes late and finds nothing ends before others do
+            # Asked anew: who comes late and finds nothing ends before others do.
+            while ended < len(self._joined) and not (is_over is not None and is_over()):
                 fault = self._ends.get() or fault
                 ended += 1
             self._do = None  # a thread that comes late gets the job all the same
@@ -78,15 +77,14 @@ class _Job:
         self._ends.put(fault)
 
     def _do_parts(self) -> None:
-        left = self._left
-        while left:
+        do, left = self._do, self._left
+        while left and do is not None:
             try:
                 part = left.popleft()
             except IndexError:  # another thread took it
                 return
-            assert self._do is not None
             try:
-                self._do(part)
+                do(part)
             except BaseException:
                 left.clear()
                 raise

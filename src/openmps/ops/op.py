@@ -294,8 +294,7 @@ Performer = Callable[[Action, list[Any]], Any]
 Form = Callable[[list[Any], Tensor | None], list[Any] | None]
 """As `Function.run`, with None for what it wrote to the memory of the output; None where it does not run."""
 Placement = Callable[[list[Any], Tensor | None], Callable[[], None] | None]
-"""Gives what launches a form again over these inputs, into this memory of the output: the same object each time that
-they lie at the same addresses. None where that is not known."""
+"""Gives what launches a form again over inputs and into memory at the same addresses, one object; None if not known."""
 
 
 class Function:
@@ -350,8 +349,7 @@ class Function:
         self._overwritten: list[int] | None = None
         self.forms: dict[str, Form] = {}
         """Other ways to `run` on a type of device, of a function with one output."""
-        self.placement: Placement | None = None
-        """Of the form on CUDA; see there."""
+        self.placement: Placement | None = None  # of the form on CUDA
         self.fused: tuple[str, ...] = ()
         """What runs as a part of something else, by name; whoever made the equations so says it."""
         self.origin: Callable[[], object] | None = None
@@ -450,16 +448,12 @@ class Function:
         return [values[index] for index in self.output_values]
 
     def __repr__(self) -> str:
-        lines = [
-            f"{', '.join(map(str, equation.writes)) or '-'} = {equation.op}{equation.reads}"
-            for equation in self.equations
-        ]
+        lines = [f"{', '.join(map(str, each.writes)) or '-'} = {each.op}{each.reads}" for each in self.equations]
         return f"Function(inputs={[f'{each.role.name}:{each.name}' for each in self.inputs]}, " + "; ".join(lines) + ")"
 
 
 def _live(equations: Sequence[Equation], outputs: set[int]) -> tuple[Equation, ...]:
-    read = set(outputs)
-    kept: list[Equation] = []
+    read, kept = set(outputs), list[Equation]()
     for equation in reversed(equations):
         if equation.op.has_effect or read.intersection(equation.writes):
             kept.append(equation)

@@ -14,6 +14,7 @@ from openmps.ops.op import Kind, Op
 from openmps.types import MPSAlphaType
 
 _ALPHA = 3
+_PREMULTIPLIES = MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED
 
 
 def gray(x: Tensor, weights: tuple[float, float, float]) -> Tensor:
@@ -57,8 +58,7 @@ def convert_alpha(
 
     Alpha is 1 in the first row and in the first column.
     """
-    kinds = source, result
-    if kinds == (MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED) and (kernels := _kernels(x)) is not None:
+    if (source, result) == _PREMULTIPLIES and (kernels := _kernels(x)) is not None:
         return kernels.premultiplied(x)
     alpha = x[:, _ALPHA:]
     is_multiplied = source is MPSAlphaType.NON_PREMULTIPLIED and result is not source
@@ -107,3 +107,8 @@ class ConvertAlpha(Op, of=convert_alpha, kind=Kind.REDUCTION):
     source: MPSAlphaType
     result: MPSAlphaType
     background: tuple[float, float, float]
+
+    @property
+    def premultiplies(self) -> bool:
+        """Whether colours are multiplied by alpha, and nothing else is done."""
+        return (self.source, self.result) == _PREMULTIPLIES

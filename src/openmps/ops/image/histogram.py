@@ -199,7 +199,15 @@ def lookup(x: Tensor, table: Tensor, entries: int, low: Numbers, high: Numbers, 
 def table_of_bytes(table: Tensor, entries: int, low: Numbers, high: Numbers, rounds: bool = False) -> Tensor:
     """The bytes in the place of the 256 bytes of each channel that has bounds, uint8 ``[C, 256]``."""
     index = bins_of_bytes(table.device, entries, low, high, rounds)
-    return encode(table.view(-1, entries)[: len(low)].gather(1, index), Format.UNORM8)
+    shares = table.view(-1, entries)[: len(low)]
+    if table.device.type == "cpu":
+        return torch.from_numpy(_as_bytes(np.take_along_axis(shares.numpy(), index.numpy(), 1)))
+    return encode(shares.gather(1, index), Format.UNORM8)
+
+
+def _as_bytes(numbers: Any) -> Any:
+    """As `encode`, by NumPy: see `_equalizing_numbers`."""
+    return np.rint(np.nan_to_num(numbers.clip(0.0, 1.0), nan=0.0) * np.float32(BYTES - 1)).astype(np.uint8)
 
 
 def _byte_lookup(x: Tensor, table: Tensor) -> Tensor:

@@ -82,8 +82,8 @@ class ByLibrary:
 
     def __init__(self, form: Form, run: Run, site: Site, function: Function) -> None:
         self._run, self._site = run, site
-        is_whole = form.is_shared is not None and form.is_shared(site)
-        self._least = None if is_whole else form.least
+        is_shared = form.is_shared is not None and form.is_shared(site)
+        self._least = None if is_shared else form.least
         self._edges = site.edges if form.edge_mode is None else (form.edge_mode,) * len(site.edges)
         clamps = self._edges[0] == MPSImageEdgeMode.CLAMP
         is_continued = form.reads is Reads.WINDOWS or (form.reads is Reads.CLAMPED_WINDOWS and clamps)

@@ -40,7 +40,7 @@ from openmps.ops.pointwise.arithmetic import Combination
 from openmps.ops.resample.image_scale import ScaleImage
 from openmps.ops.resample.stretch import Taps
 from openmps.ops.triton.ahead import ALIGNMENT, Again, Launches, Placed
-from openmps.types import MPSAlphaType, MPSImageEdgeMode
+from openmps.types import MPSImageEdgeMode
 
 Run = Callable[[list[Tensor], Tensor], Launches | None]
 """Gets the sources' elements and constants behind them, and where those of the result go.
@@ -350,8 +350,7 @@ def _gray_threshold(site: Site) -> Run | None:
 def _premultiplied(site: Site) -> Run | None:
     op, unit, largest = site.ops[0], _unit(site), _largest(site)
     assert isinstance(op, ConvertAlpha)
-    kinds = MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED
-    if (op.source, op.result) != kinds or not _is_pointwise(site) or not _are_plain(site):
+    if not op.premultiplies or not _is_pointwise(site) or not _are_plain(site):
         return None
 
     def run(given: list[Tensor], made: Tensor) -> Launches | None:

@@ -12,8 +12,6 @@ from openmps.ops.reduce.reduce import PIXELS, Reduction, reduce
 
 BYTES = 256
 """Numbers that a byte may be."""
-_LARGE = 1 << 16
-"""Bytes of one channel that are worth loading Numba."""
 
 
 def min_and_max(x: Tensor) -> Tensor:
@@ -29,7 +27,7 @@ def byte_counts(x: Tensor, count: int) -> Tensor:
 
         if is_packed(x):
             return kernels.byte_counts(x, count)
-    if x.device.type == "cpu" and x.shape[1] == 1 and x.numel() >= _LARGE and numba.library() is not None:
+    if x.device.type == "cpu" and x.shape[1] == 1 and x.numel() >= numba.LARGE and numba.library() is not None:
         from openmps.ops.numba.measures import byte_counts as counted
 
         return counted(x)

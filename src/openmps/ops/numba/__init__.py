@@ -17,6 +17,8 @@ from typing import Any
 
 from openmps.locks import new_reentrant_lock
 
+LARGE = 1 << 16
+"""Numbers of a picture that are worth loading it."""
 preparing = new_reentrant_lock()
 """Held while a thread loads or compiles: a fork waits for that, as its process would have Numba's locks closed."""
 

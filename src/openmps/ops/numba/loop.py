@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Sequence
-from marshal import dumps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ import torch
 from openmps.cpu.parts import run_parts
 from openmps.ops.image.library_form import Array
 from openmps.ops.numba import library, preparing
-from openmps.ops.numba.primitives import are_done, new_claims, teach, version
+from openmps.ops.numba.primitives import are_done, code_of, new_claims, teach, version
 
 Function = Callable[..., None]
 _SHARED = 1 << 19
@@ -65,7 +64,7 @@ class Loop:
         for each in self._uses:
             numba.extending.register_jitable(each)
         for each in (function, *self._uses):
-            code = zlib.crc32(dumps(each.__code__), code)
+            code = zlib.crc32(code_of(each), code)
         # Files on disk are known by this name, and by when the module was written, which packages may set at will.
         function.__qualname__ = f"{function.__name__}_{code:08x}"
         options = {"nogil": True, "error_model": "numpy"}

@@ -10,14 +10,14 @@ import torch
 
 from openmps.ops.elements import COMPONENTS, encode
 from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
-from openmps.ops.image.histogram import Lookup, bins_of_bytes
+from openmps.ops.image.histogram import Lookup, table_of_bytes
 from openmps.ops.image.library_form import Array, Run
-from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
+from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.threshold import Limited, Threshold, Thresholding
-from openmps.ops.numba.loop import Loop, lines, loop
+from openmps.ops.numba.loop import lines, loop
 from openmps.ops.numba.primitives import claim, finish, multiply_add, wait
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
-from openmps.types import MPSAlphaType, MPSImageEdgeMode
+from openmps.types import MPSImageEdgeMode
 
 _FLOATS = "float32[::1]", "int64"
 _MOST_GRAY = 1.001
@@ -100,73 +100,48 @@ def gray_threshold(site: Site) -> Run | None:
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
-@loop(*_FLOATS, *_FLOATS, *_FLOATS, "int64", "float32[::1]")
-def _add(
-    claims: Any, x: Any, x_step: int, y: Any, y_step: int, made: Any, step: int, columns: int, numbers: Any
-) -> None:
-    """``first x + second y + bias``, within limits; NaN stays."""
+def _within(value: Any, low: Any, high: Any) -> Any:
+    """A number within limits; NaN stays."""
+    value = low if value < low else value
+    return high if value > high else value
+
+
+def _combine_row(x: Any, y: Any, into: Any, kind: int, numbers: Any) -> None:
+    """``first x + second y``, ``(first x) (second y)`` or their quotient, and a bias, within limits."""
     first, second, bias, low, high = numbers
+    if kind == 0:
+        for column in range(len(into)):
+            into[column] = _within(multiply_add(y[column], second, x[column] * first) + bias, low, high)
+    elif kind == 1:
+        for column in range(len(into)):
+            into[column] = _within((x[column] * first) * (y[column] * second) + bias, low, high)
+    else:
+        for column in range(len(into)):
+            into[column] = _within((x[column] * first) / (y[column] * second) + bias, low, high)
+
+
+@loop(*_FLOATS, *_FLOATS, *_FLOATS, "int64", "int64", "float32[::1]", uses=(_within, _combine_row))
+def _combine(
+    claims: Any, x: Any, x_step: int, y: Any, y_step: int, made: Any, step: int, columns: int, kind: int, numbers: Any
+) -> None:
+    """`_combine_row` of each row."""
     begin, end = claim(claims)
     while begin < end:
         for row in range(begin, end):
-            xs, ys = x[row * x_step : row * x_step + columns], y[row * y_step : row * y_step + columns]
-            into = made[row * step : row * step + columns]
-            for column in range(columns):
-                value = multiply_add(ys[column], second, xs[column] * first) + bias
-                value = low if value < low else value
-                into[column] = high if value > high else value
+            into = made[row * step :][:columns]
+            _combine_row(x[row * x_step :][:columns], y[row * y_step :][:columns], into, kind, numbers)
         finish(claims, end - begin)
         begin, end = claim(claims)
     wait(claims)
 
 
-@loop(*_FLOATS, *_FLOATS, *_FLOATS, "int64", "float32[::1]")
-def _multiply(
-    claims: Any, x: Any, x_step: int, y: Any, y_step: int, made: Any, step: int, columns: int, numbers: Any
-) -> None:
-    """``(first x) (second y) + bias``, within limits; NaN stays."""
-    first, second, bias, low, high = numbers
-    begin, end = claim(claims)
-    while begin < end:
-        for row in range(begin, end):
-            xs, ys = x[row * x_step : row * x_step + columns], y[row * y_step : row * y_step + columns]
-            into = made[row * step : row * step + columns]
-            for column in range(columns):
-                value = (xs[column] * first) * (ys[column] * second) + bias
-                value = low if value < low else value
-                into[column] = high if value > high else value
-        finish(claims, end - begin)
-        begin, end = claim(claims)
-    wait(claims)
-
-
-@loop(*_FLOATS, *_FLOATS, *_FLOATS, "int64", "float32[::1]")
-def _divide(
-    claims: Any, x: Any, x_step: int, y: Any, y_step: int, made: Any, step: int, columns: int, numbers: Any
-) -> None:
-    """``(first x) / (second y) + bias``, within limits; NaN stays."""
-    first, second, bias, low, high = numbers
-    begin, end = claim(claims)
-    while begin < end:
-        for row in range(begin, end):
-            xs, ys = x[row * x_step : row * x_step + columns], y[row * y_step : row * y_step + columns]
-            into = made[row * step : row * step + columns]
-            for column in range(columns):
-                value = (xs[column] * first) / (ys[column] * second) + bias
-                value = low if value < low else value
-                into[column] = high if value > high else value
-        finish(claims, end - begin)
-        begin, end = claim(claims)
-    wait(claims)
-
-
-_COMBINE: dict[Arithmetic, tuple[Loop, float]] = {
-    Arithmetic.ADD: (_add, 1.0),
-    Arithmetic.SUBTRACT: (_add, -1.0),
-    Arithmetic.MULTIPLY: (_multiply, 1.0),
-    Arithmetic.DIVIDE: (_divide, 1.0),
+_KINDS = {
+    Arithmetic.ADD: (0, 1.0),
+    Arithmetic.SUBTRACT: (0, -1.0),
+    Arithmetic.MULTIPLY: (1, 1.0),
+    Arithmetic.DIVIDE: (2, 1.0),
 }
-"""The loop of each operation, and the sign of the second picture."""
+"""Of `_combine_row`, and the sign of the second picture."""
 
 
 def combination(site: Site) -> Run | None:
@@ -176,7 +151,7 @@ def combination(site: Site) -> Run | None:
     assert isinstance(limits, Limited)
     if site.formats != (FLOATS,) * 3 or any(each.region != site.size for each in site.windows):
         return None
-    combine, sign = _COMBINE[op.operation]
+    kind, sign = _KINDS[op.operation]
     with np.errstate(over="ignore"):
         numbers = np.array(
             [op.primary_scale, sign * op.secondary_scale, op.bias or -0.0, limits.minimum, limits.maximum], np.float32
@@ -184,7 +159,7 @@ def combination(site: Site) -> Run | None:
 
     def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         columns = made[0].size
-        combine.run(len(made), made.size, *lines(given[0]), *lines(given[1]), *lines(made), columns, numbers)
+        _combine.run(len(made), made.size, *lines(given[0]), *lines(given[1]), *lines(made), columns, kind, numbers)
 
     return run
 
@@ -218,8 +193,7 @@ def convert_alpha(site: Site) -> Run | None:
     """`ConvertAlpha` of bytes whose colours are multiplied by alpha."""
     op = site.ops[0]
     assert isinstance(op, ConvertAlpha)
-    kinds = op.source, op.result
-    if site.formats != (BYTES, BYTES) or kinds != (MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED):
+    if site.formats != (BYTES, BYTES) or not op.premultiplies:
         return None
 
     def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
@@ -264,12 +238,10 @@ def looked_up(site: Site) -> Run | None:
     if site.formats != (BYTES, BYTES) or site.result.channels != 1 or len(op.low) != 1 or sys.byteorder != "little":
         return None
 
-    bins = bins_of_bytes(torch.device("cpu"), op.entries, op.low, op.high, op.rounds).numpy()[0]
-
     def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
-        shares = np.nan_to_num(np.clip(given[1].ravel()[bins], 0.0, 1.0), copy=False, nan=0.0)
-        table, pairs = np.rint(shares * np.float32(LARGEST)).astype(np.uint8), np.empty(1 << 16, np.uint16)
-        _pair_up.run(1, 0, table, pairs)
+        table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high, op.rounds).numpy()
+        pairs = np.empty(1 << 16, np.uint16)
+        _pair_up.run(1, 0, table[0], pairs)
         _look_up.run(len(made), made.size, *lines(given[0]), *lines(made), made.shape[1], pairs)
 
     return run

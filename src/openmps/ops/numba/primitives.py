@@ -100,7 +100,12 @@ def store_aside(array: Any, index: Any, value: Any) -> None:
 @cache
 def version() -> int:
     """A number for what these functions are, which loops have compiled in."""
-    return zlib.crc32(b"".join(dumps(each.__code__) for each in (_pointer, *_LESSONS)))
+    return zlib.crc32(b"".join(map(code_of, (_pointer, _scoped, _teach_bytes, *_LESSONS))))
+
+
+def code_of(function: Any) -> bytes:
+    """What Python compiled a function to, the same in each process: later formats of it tell what is shared."""
+    return dumps(function.__code__, 2)
 
 
 @cache
@@ -201,64 +206,57 @@ def _teach_sums(extending: Any, types: Any) -> None:
         return sum_ if x is types.float32 else widened
 
 
-def _teach_places(extending: Any, types: Any) -> None:
-    def made(name: str) -> tuple[Any, Any]:
-        """A load and a store: what the one reads the other does not write, to LLVM by a scope of this name."""
+def _scoped(name: str, extending: Any, types: Any) -> tuple[Any, Any]:
+    """A load and a store: what the one reads the other does not write, to LLVM by a scope of this name."""
 
-        def scope(builder: Any) -> Any:
-            module = builder.module
-            return module.add_metadata([module.add_metadata([f"openmps: {name}", module.add_metadata(["openmps"])])])
+    def scope(builder: Any) -> Any:
+        module = builder.module
+        return module.add_metadata([module.add_metadata([f"openmps: {name}", module.add_metadata(["openmps"])])])
 
-        @extending.intrinsic
-        def get(typing: Any, array: Any, index: Any) -> Any:
-            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                found = builder.load(_pointer(context, builder, signature.args[0], *arguments))
-                found.set_metadata("noalias", scope(builder))
-                return found
+    @extending.intrinsic
+    def get(typing: Any, array: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            found = builder.load(_pointer(context, builder, signature.args[0], *arguments))
+            found.set_metadata("noalias", scope(builder))
+            return found
 
-            return array.dtype(array, types.int64), generate
+        return array.dtype(array, types.int64), generate
 
-        @extending.intrinsic
-        def put(typing: Any, array: Any, index: Any, value: Any) -> Any:
-            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                array, index, value = arguments
-                made = builder.store(value, _pointer(context, builder, signature.args[0], array, index))
-                made.set_metadata("alias.scope", scope(builder))
-                return context.get_dummy_value()
+    @extending.intrinsic
+    def put(typing: Any, array: Any, index: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array, index, value = arguments
+            made = builder.store(value, _pointer(context, builder, signature.args[0], array, index))
+            made.set_metadata("alias.scope", scope(builder))
+            return context.get_dummy_value()
 
-            return types.void(array, types.int64, array.dtype), generate
+        return types.void(array, types.int64, array.dtype), generate
 
-        return get, put
+    return get, put
 
-    (get, put), (get_aside, put_aside) = made("stored"), made("stored aside")
 
-    @extending.overload(look_aside, strict=False)
-    def look_aside_(array: Any, index: Any) -> Any:
-        def found(array: Any, index: Any) -> Any:
-            return get_aside(array, index)
+def _teach_bytes(extending: Any, get: Any, put: Any, loaded: Any, stored: Any) -> None:
+    """What the functions `loaded` and `stored` do, of bytes."""
 
-        return found
-
-    @extending.overload(store_aside, strict=False)
-    def store_aside_(array: Any, index: Any, value: Any) -> Any:
-        def kept(array: Any, index: Any, value: Any) -> Any:
-            put_aside(array, index, np.uint8(value))
-
-        return kept
-
-    @extending.overload(look, strict=False)
+    @extending.overload(loaded, strict=False)
     def look_(array: Any, index: Any) -> Any:
         def found(array: Any, index: Any) -> Any:
             return get(array, index)
 
         return found
 
-    @extending.overload(store_byte, strict=False)
-    def store_byte_(array: Any, index: Any, value: Any) -> Any:
+    @extending.overload(stored, strict=False)
+    def store_(array: Any, index: Any, value: Any) -> Any:
         def kept(array: Any, index: Any, value: Any) -> Any:
             put(array, index, np.uint8(value))
 
         return kept
+
+
+def _teach_places(extending: Any, types: Any) -> None:
+    get, put = _scoped("stored", extending, types)
+    _teach_bytes(extending, get, put, look, store_byte)
+    _teach_bytes(extending, *_scoped("stored aside", extending, types), look_aside, store_aside)
 
     @extending.overload(store, strict=False)
     def store_(array: Any, index: Any, value: Any) -> Any:
@@ -275,7 +273,7 @@ def _teach_places(extending: Any, types: Any) -> None:
 
 
 def _teach_vectors(extending: Any, types: Any) -> None:
-    ir = import_module("llvmlite.ir")
+    ir, utils = (import_module(name) for name in ("llvmlite.ir", "numba.core.cgutils"))
     four = ir.VectorType(ir.FloatType(), 4)
 
     @extending.intrinsic
@@ -292,8 +290,8 @@ def _teach_vectors(extending: Any, types: Any) -> None:
                 return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), 4), [0] * 4))
 
             p, q = loaded(first), loaded(second)
-            product = builder.fmul(builder.fsub(q, p), all_four(weight), flags=("contract",))
-            value = builder.fadd(product, p, flags=("contract",))
+            fused = utils.get_or_insert_function(builder.module, ir.FunctionType(four, [four] * 3), "llvm.fma.v4f32")
+            value = builder.call(fused, [builder.fsub(q, p), all_four(weight), p])
             # Behind a number as large as this float32 has whole numbers alone: they are its lowest bits.
             shifted = builder.fadd(value, ir.Constant(four, [8388608.0] * 4))
             bits = builder.bitcast(shifted, ir.VectorType(ir.IntType(32), 4))

@@ -14,25 +14,22 @@ from openmps.ops.image.separable import MeanBytes, Separable, SeparableBytes
 from openmps.ops.image.statistics import MinAndMax
 from openmps.ops.image.threshold import Limited, Threshold
 from openmps.ops.image.windows import Correlate
-from openmps.ops.numba import measures, order, pixels, scale, windows
+from openmps.ops.numba import LARGE, measures, order, pixels, scale, windows
 from openmps.ops.op import Op
 from openmps.ops.pointwise.arithmetic import Combination
 from openmps.ops.resample.image_scale import ScaleImage
 from openmps.types import MPSImageEdgeMode
 
-_LARGE = 1 << 16
-"""Numbers of a source that are worth loading Numba."""
-
 FORMS: dict[tuple[type[Op], ...], Form] = {
-    (Correlate,): Form(Reads.WINDOWS, windows.correlate, smallest=_LARGE),
-    (Separable,): Form(Reads.WINDOWS, windows.separable, smallest=_LARGE),
-    (SeparableBytes,): Form(Reads.WINDOWS, windows.separable_bytes, smallest=_LARGE),
-    (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes, smallest=_LARGE),
-    (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold, smallest=_LARGE),
-    (Combination, Limited): Form(Reads.REGIONS, pixels.combination, smallest=_LARGE),
-    (ConvertAlpha,): Form(Reads.REGIONS, pixels.convert_alpha, smallest=_LARGE),
-    (Lookup,): Form(Reads.REGIONS, pixels.looked_up, smallest=_LARGE),
-    (MinAndMax,): Form(Reads.REGIONS, measures.extremes, smallest=_LARGE),
-    (Extreme,): Form(Reads.WINDOWS, order.extreme, MPSImageEdgeMode.CLAMP, smallest=_LARGE),
-    (ScaleImage,): Form(Reads.SOURCES, scale.scaled, smallest=_LARGE),
+    (Correlate,): Form(Reads.WINDOWS, windows.correlate, smallest=LARGE),
+    (Separable,): Form(Reads.WINDOWS, windows.separable, smallest=LARGE),
+    (SeparableBytes,): Form(Reads.WINDOWS, windows.separable_bytes, smallest=LARGE),
+    (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes, smallest=LARGE),
+    (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold, smallest=LARGE),
+    (Combination, Limited): Form(Reads.REGIONS, pixels.combination, smallest=LARGE),
+    (ConvertAlpha,): Form(Reads.REGIONS, pixels.convert_alpha, smallest=LARGE),
+    (Lookup,): Form(Reads.REGIONS, pixels.looked_up, smallest=LARGE),
+    (MinAndMax,): Form(Reads.REGIONS, measures.extremes, smallest=LARGE),
+    (Extreme,): Form(Reads.WINDOWS, order.extreme, MPSImageEdgeMode.CLAMP, smallest=LARGE),
+    (ScaleImage,): Form(Reads.SOURCES, scale.scaled, smallest=LARGE),
 }

@@ -17,6 +17,7 @@ from openmps.ops.image.statistics import MeanAndVariance
 from openmps.ops.reduce.reduce import PIXELS, Reduce, Reduction
 from openmps.types import MPSImageEdgeMode
 
+_MOST_CHANNELS = 4
 _SUMMED = 1 << 20
 """Numbers whose sums are made by one thread."""
 _ROUNDED = 1 << 18
@@ -27,12 +28,10 @@ def moments(site: Site) -> Run | None:
     """`MeanAndVariance`: sums of whole numbers, or float64."""
     op = site.ops[0]
     assert isinstance(op, MeanAndVariance)
-    if op.is_sample or site.formats not in ((BYTES, FLOATS), (FLOATS, FLOATS)) or site.result.channels > 4:
+    if op.is_sample or not _is_measured(site):
         return None
-    largest = 255.0 if site.formats[0] is BYTES else 1.0
-    (height, width), channels = site.window.region, site.result.channels
-    rows = parts(height, height * width * channels // _SUMMED)  # as many whatever there are of threads
-    share = [(each.stop - each.start) / height for each in rows]
+    channels, largest = site.result.channels, LARGEST if site.formats[0] is BYTES else 1.0
+    rows, share = _summed_rows(site)
 
     def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         x = given[0]
@@ -60,23 +59,33 @@ def mean(site: Site) -> Run | None:
     op, channels = site.ops[0], site.result.channels
     assert isinstance(op, Reduce)
     is_mean = (op.reduction, op.axis, op.weight) == (Reduction.MEAN, PIXELS, 1.0)
-    if not is_mean or site.formats not in ((BYTES, FLOATS), (FLOATS, FLOATS)) or channels > 4:
+    if not is_mean or not _is_measured(site):
         return None
     largest = LARGEST if site.formats[0] is BYTES else 1.0
-    (height, width) = site.window.region
-    rows = parts(height, height * width * channels // _SUMMED)
+    rows, share = _summed_rows(site)
 
     def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         sums = np.zeros((len(rows), channels))
 
         def measure(part: int) -> None:
-            some = given[0][rows[part]]
-            sums[part] = np.multiply(cv2.mean(some)[:channels], len(some) / height)
+            sums[part] = np.multiply(cv2.mean(given[0][rows[part]])[:channels], share[part])
 
         run_parts(measure, range(len(rows)), torch.get_num_threads())
         made.reshape(channels)[...] = sums.sum(0) / largest
 
     return run
+
+
+def _is_measured(site: Site) -> bool:
+    """Whether the library sums numbers that are stored so, into floats."""
+    return site.formats in ((BYTES, FLOATS), (FLOATS, FLOATS)) and site.result.channels <= _MOST_CHANNELS
+
+
+def _summed_rows(site: Site) -> tuple[list[slice], list[float]]:
+    """The rows whose sums are made at once, as many whatever there are of threads, and each one's share of all rows."""
+    height, width = site.window.region
+    rows = parts(height, height * width * site.result.channels // _SUMMED)
+    return rows, [(each.stop - each.start) / height for each in rows]
 
 
 def extremes(site: Site) -> Run | None:

@@ -15,7 +15,7 @@ from openmps.ops.image.library_form import Array, Run, bands, in_parts
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.threshold import Limited, Threshold, ThresholdBytes, Thresholding
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
-from openmps.types import MPSAlphaType, MPSImageEdgeMode
+from openmps.types import MPSImageEdgeMode
 
 _GRAY = 0.299, 0.587, 0.114
 """The library's weights of red, green and blue."""
@@ -118,8 +118,7 @@ def convert_alpha(site: Site) -> Run | None:
     """`ConvertAlpha` of bytes whose colours are multiplied by alpha."""
     op = site.ops[0]
     assert isinstance(op, ConvertAlpha)
-    kinds = op.source, op.result
-    if site.formats != (BYTES, BYTES) or kinds != (MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.PREMULTIPLIED):
+    if site.formats != (BYTES, BYTES) or not op.premultiplies:
         return None
 
     def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:

@@ -6,8 +6,10 @@ video do that are filtered in the same images each time, or in memory that is us
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from openmps.metal.execution import Work, keep_place
 from openmps.metal.explanation import Passage, WorkOutcome
@@ -22,7 +24,7 @@ _REMEMBERED = 64
 class _Sequence:
     """Launches one behind the other."""
 
-    __slots__ = ("launches", "needed", "recording", "refusal", "sightings")
+    __slots__ = ("last_use", "launches", "needed", "recording", "refusal", "sightings")
 
     def __init__(self, launches: list[Launch]) -> None:
         self.launches = launches
@@ -32,6 +34,8 @@ class _Sequence:
         """How often it must come before it is captured: more after each time that its graph had to go."""
         self.recording: Recording | None = None
         self.refusal = ""
+        self.last_use = 0
+        """A number that is larger for what was used later."""
 
     def run(self) -> tuple[()]:
         """Launch all."""
@@ -50,7 +54,8 @@ class InPlaceReplays:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._sequences: dict[tuple[int, ...], _Sequence] = {}
-        """By the launches, the one that came last behind the others."""
+        """By the launches."""
+        self._uses = itertools.count(1)
 
     @property
     def captures(self) -> int:
@@ -90,18 +95,20 @@ class InPlaceReplays:
         return passage
 
     def _sequence(self, launches: list[Launch]) -> _Sequence:
-        """What is known of launches, which comes behind the others."""
+        """What is known of launches."""
         key = tuple(map(id, launches))
-        sequence = self._sequences.pop(key, None)
+        sequence = self._sequences.get(key)
         if sequence is None:
-            sequence = _Sequence(launches)
             if len(self._sequences) >= _REMEMBERED:
-                self._remove(next(iter(self._sequences)))
-        self._sequences[key] = sequence
+                self._remove(min(self._sequences, key=lambda each: self._sequences[each].last_use))
+            sequence = self._sequences[key] = _Sequence(launches)
+        sequence.last_use = next(self._uses)
         return sequence
 
     def _captured(self) -> list[_Sequence]:
-        return [each for each in self._sequences.values() if each.recording is not None]
+        """Those with a graph, the one that was used last behind the others."""
+        captured = [each for each in self._sequences.values() if each.recording is not None]
+        return sorted(captured, key=attrgetter("last_use"))
 
     def trim(self, most: int) -> None:
         """Keep so many graphs, those that were used last."""
