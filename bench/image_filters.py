@@ -3,7 +3,8 @@
 A turn of ours encodes a filter from one image into another, commits and waits; the call is made as often. Before
 anything is timed the two pictures are compared. What peers make has no memory of its own before; ours has. On CUDA the
 peer is PyTorch, and five filters in one command buffer are timed beside five copies of the picture, the bytes of which
-they read and write at least: each waited for, and with the one before under way meanwhile, as frames of a video are.
+they read and write at least: each waited for, and with the one before under way meanwhile, as frames of a video are;
+encoded for each command buffer, and once, as `ReusableCommands`.
 
 Usage: python -m bench.image_filters [--device cpu|cuda] [--peer opencv|torch] [--only WORD] [--size NAME] [--turns N]
        [--threads N] [--clock wall|cpu] [--no-record]
@@ -31,6 +32,8 @@ SIZES = {"video": (1080, 1920), "camera": (3024, 4032)}
 PEERS = {"opencv": "OpenCV", "torch": "PyTorch"}
 CHAIN = "five filters in a command buffer, beside five copies"
 FLOW = "the same, two command buffers under way"
+ONCE = "the five filters encoded once, beside five copies"
+ONCE_FLOW = "encoded once, two command buffers under way"
 TURN = 4e-2
 """Seconds that a turn takes at least: as many encodes as need that long."""
 
@@ -107,6 +110,8 @@ class Chain:
         self._images = [picture, *(image_of(device, case.result, height, width) for case in cases)]
         self._from = picture.tensor().clone(memory_format=torch.channels_last)
         self._into = torch.empty_like(self._from)
+        self._commands = mps.ReusableCommands(self._queue)
+        self._encode(self._commands)
         self._before: mps.MTLCommandBuffer | None = None
         self._copied: deque[torch.cuda.Event] = deque([torch.cuda.Event()] if self._into.is_cuda else ())
 
@@ -116,16 +121,36 @@ class Chain:
 
     def flow(self) -> None:
         """Encode all, and wait for those before."""
-        self._before, before = self._committed(), self._before
-        if before is not None:
-            before.wait_until_completed()
+        self._wait_for_the_one_before(self._committed())
+
+    def once(self) -> None:
+        """Do what was encoded once, and wait."""
+        self._done_again().wait_until_completed()
+
+    def flow_once(self) -> None:
+        """The same, waiting for those before."""
+        self._wait_for_the_one_before(self._done_again())
+
+    def _encode(self, command_buffer: mps.CommandBuffer) -> None:
+        for encode, source, result in zip(self._encodes, self._images, self._images[1:], strict=False):
+            encode(command_buffer, source, result)
 
     def _committed(self) -> mps.MTLCommandBuffer:
         command_buffer = self._queue.command_buffer()
-        for encode, source, result in zip(self._encodes, self._images, self._images[1:], strict=False):
-            encode(command_buffer, source, result)
+        self._encode(command_buffer)
         command_buffer.commit()
         return command_buffer
+
+    def _done_again(self) -> mps.MTLCommandBuffer:
+        command_buffer = self._queue.command_buffer()
+        self._commands.encode(command_buffer)
+        command_buffer.commit()
+        return command_buffer
+
+    def _wait_for_the_one_before(self, command_buffer: mps.MTLCommandBuffer) -> None:
+        self._before, before = command_buffer, self._before
+        if before is not None:
+            before.wait_until_completed()
 
     def copies(self) -> None:
         """Read and write the picture as often."""
@@ -213,6 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, calls in (
             (CHAIN, [{OURS: each.ours, COPIES: each.copies} for _, each in chains]),
             (FLOW, [{OURS: each.flow, COPIES: each.flow_of_copies} for _, each in chains]),
+            (ONCE, [{OURS: each.once, COPIES: each.copies} for _, each in chains]),
+            (ONCE_FLOW, [{OURS: each.flow_once, COPIES: each.flow_of_copies} for _, each in chains]),
         ):
             rows = [
                 timed(made, size, options.turns, options.clock) for (size, _), made in zip(chains, calls, strict=True)

@@ -2,12 +2,12 @@
 
 Training is a forward encode with training states and the gradient with respect to sources and weights; PyTorch's is a
 call and ``backward``. Both read and write a sequence in one piece of memory: ours is a `MatrixSequence`, a matrix a
-step; ``--listed`` passes lists of matrices of one buffer, ``--apart`` gives each matrix memory of its own. The GRU of
-PyTorch applies its reset gate behind a product, ours before it, in one product more, so numbers are compared for the
-LSTM alone.
+step; ``--listed`` passes lists of matrices of one buffer, ``--apart`` gives each matrix memory of its own; ``--once``
+encodes each once, to `ReusableCommands`. The GRU of PyTorch applies its reset gate behind a product, ours before it, in
+one product more, so numbers are compared for the LSTM alone.
 
-Usage: python -m bench.recurrent [--device cpu|cuda] [--only WORD] [--listed] [--apart] [--turns N] [--threads N]
-       [--clock wall|cpu] [--no-record]
+Usage: python -m bench.recurrent [--device cpu|cuda] [--only WORD] [--listed] [--apart] [--once] [--turns N]
+       [--threads N] [--clock wall|cpu] [--no-record]
 """
 
 from __future__ import annotations
@@ -53,8 +53,11 @@ SIZES = tuple(Size(*each) for each in product((128, 1024), (32, 200), (1, 32)))
 class Pair:
     """A layer of one size, ours and PyTorch's, with the same weights."""
 
-    def __init__(self, kind: str, size: Size, device: mps.MTLDevice, *, apart: bool, listed: bool = False) -> None:
+    def __init__(
+        self, kind: str, size: Size, device: mps.MTLDevice, *, apart: bool, listed: bool = False, once: bool = False
+    ) -> None:
         self.kind, self.size, self.device, self.apart, self.listed = kind, size, device, apart, listed
+        self.encoded: dict[str, mps.ReusableCommands] | None = {} if once else None
         self.place = device.torch_device
         hidden, steps, batch = size
         torch.manual_seed(0)
@@ -90,8 +93,20 @@ class Pair:
 
     def infer(self) -> None:
         """A sequence."""
-        command_buffer = self.queue.command_buffer()
+        self._do("inference", self._encode_inference)
+
+    def _encode_inference(self, command_buffer: mps.CommandBuffer) -> None:
         self.layer.encode_sequence(command_buffer, self.sources, self.results)
+
+    def _do(self, name: str, encode: Callable[[mps.CommandBuffer], None]) -> None:
+        command_buffer = self.queue.command_buffer()
+        if self.encoded is None:
+            encode(command_buffer)
+        else:
+            if name not in self.encoded:
+                self.encoded[name] = mps.ReusableCommands(self.queue)
+                encode(self.encoded[name])
+            self.encoded[name].encode(command_buffer)
         command_buffer.commit()
         command_buffer.wait_until_completed()
 
@@ -104,14 +119,14 @@ class Pair:
 
     def train(self) -> None:
         """A sequence and its gradients."""
-        command_buffer = self.queue.command_buffer()
+        self._do("training", self._encode_training)
+
+    def _encode_training(self, command_buffer: mps.CommandBuffer) -> None:
         states = list[Any]() if self.apart or self.listed else mps.MatrixTrainingStates()
         self.trained.encode_forward_sequence(command_buffer, self.sources, self.results, states, self.weights)
         self.trained.encode_gradient_sequence(
             command_buffer, self.sources, self.of_results, self.of_sources, self.gradients, states, self.weights
         )
-        command_buffer.commit()
-        command_buffer.wait_until_completed()
 
     def train_bare(self) -> None:
         """The same of PyTorch."""
@@ -156,23 +171,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="work whose name holds it")
     parser.add_argument("--apart", action="store_true", help="memory of its own for each step's matrix")
     parser.add_argument("--listed", action="store_true", help="lists of matrices of one buffer")
+    parser.add_argument("--once", action="store_true", help="encode each once")
     add_options(parser, 9)
     options = parser.parse_args(arguments)
     exactly(options.threads)
     device = mps.mtl_device(options.device)
     how = {"threads": torch.get_num_threads(), "clock": options.clock, "apart": options.apart, "listed": options.listed}
+    end = ", encoded once" if options.once else ""
     for kind, size in product(GATES, SIZES):
-        names = [
-            f"{kind} {size.hidden}, {size.steps} steps of {size.batch}, {each}" for each in ("inference", "training")
-        ]
+        start = f"{kind} {size.hidden}, {size.steps} steps of {size.batch}"
+        names = [f"{start}, {each}{end}" for each in ("inference", "training")]
         if not any(options.only in name for name in names):
             continue
-        pair = Pair(kind, size, device, apart=options.apart, listed=options.listed)
+        pair = Pair(kind, size, device, apart=options.apart, listed=options.listed, once=options.once)
         pair.check()
         for name in names:
             if options.only not in name:
                 continue
-            row = measure(pair, options.turns, options.clock, trains=name.endswith("training"))
+            row = measure(pair, options.turns, options.clock, trains="training" in name)
             ours, theirs = (row["contenders"][each]["median_ms"] for each in (OURS, "PyTorch"))
             print(f"{name:40} {ours:9.4g} ms {theirs:9.4g} ms {row['ratio']:6.2f}", flush=True)
             if not options.no_record:

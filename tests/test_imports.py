@@ -93,8 +93,8 @@ class Program(NamedTuple):
 PROGRAMS = {
     "nothing": Program("import openmps", 1, ENGINE),
     "a struct": Program("import openmps; openmps.MPSSize(1, 1, 1)", 13, {"torch"}),
-    "a kernel": Program(KERNEL, 109, {*ABOVE_KERNELS, "openmps.ops.rewrite", "openmps.ops.convolution", "rich", "cv2"}),
-    "a graph": Program(GRAPH, 299, {*ABOVE_GRAPHS, "rich"}),
+    "a kernel": Program(KERNEL, 110, {*ABOVE_KERNELS, "openmps.ops.rewrite", "openmps.ops.convolution", "rich", "cv2"}),
+    "a graph": Program(GRAPH, 300, {*ABOVE_GRAPHS, "rich"}),
     "a training run": Program(TRAINING, 364, {*MODELS, "openmps.debug", "openmps.formats.archive.forms", "rich"}),
     "a file of weights": Program(WEIGHTS, 24, {*MODELS, "openmps.metal", "openmps.ops", "rich"}),
     "--help": Program(HELP.format(arguments=["--help"]), 33, {*ENGINE, "rich"}),

@@ -528,6 +528,7 @@ from openmps.metal.mps_command_buffer import (
     MPSHeapProvider as MPSHeapProvider,
     MPSPredicate as MPSPredicate,
 )
+from openmps.metal.reusable_commands import ReusableCommands as ReusableCommands
 from openmps.metal.texture_descriptor import MTLTextureDescriptor as MTLTextureDescriptor
 from openmps.runtime.devices import (
     MPSSupportsMTLDevice as MPSSupportsMTLDevice,

@@ -58,7 +58,6 @@ from openmps.graph.run.encoding import (
 )
 from openmps.graph.run.non_finite import encoding_of
 from openmps.graph.run.trace import Trace, Tracer, without_steps
-from openmps.graph.run.update import UpdatePass
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.ops import triton
 from openmps.selectors import Factory, accepts, takes
@@ -382,9 +381,7 @@ class MPSNNGraph(PlannedGraph):
         ``source_images[i]`` is an image, a batch or an array ``[images, height, width, channels]``, as
         `MPSImageBatch.from_numpy` takes it; ``source_states[i]`` the labels of its images. All filters run one behind
         the other, so that results are there that fusions hide; ``fused`` True runs what an encode runs, and leaves them
-        out. Nothing is updated, and masks are those of the next encode.
-
-        Raises what an encode would.
+        out. Nothing is updated, and masks are those of the next encode. Raises what an encode would.
         """
         who, fused = self.name, flag(self.name, "fused", fused)
         sources = traced_sources(who, self._device, source_images)
@@ -456,8 +453,10 @@ class MPSNNGraph(PlannedGraph):
     ) -> list[MPSStateBatch]:
         """Record the work with its updates; the states that come out."""
         interface, who = self._interface, self._name or self.name
+        if type(command_buffer) not in COMMAND_BUFFERS:
+            self._updates.check(command_buffer, who, program)
         self._stale_weights.warn()
-        step = None
+        step = update = None
         treatment = self._updates.treatment(self.gradient_norm_limit, keeps=self.keeps_gradients)
         if not interface.result_states:
             step = self._updates.step(program, self._own_queue, self._sharing, given, treatment)
@@ -466,7 +465,6 @@ class MPSNNGraph(PlannedGraph):
             raise self._undeclared("keeps_gradients" if keeps else "gradient_norm_limit")
         working = StagesStates(program, given)
         made: list[MPSStateBatch] = []
-        update: UpdatePass | None = None
         if step is not None:
             self._updates.encode_step(
                 step, command_buffer, who, program, sources, working, outputs, self.stop_on_non_finite, treatment

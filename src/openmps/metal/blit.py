@@ -26,6 +26,11 @@ class CopyBytes(Writer):
     destination_offset: int
     size: int
 
+    @property
+    def single_use(self) -> str:
+        """See `Writer`."""
+        return ""
+
     def __call__(self) -> None:
         """Copy."""
         source = self.source.memory(torch.uint8, self.source_offset, self.size)
@@ -48,6 +53,11 @@ class FillBytes(Writer):
     offset: int
     size: int
     value: int
+
+    @property
+    def single_use(self) -> str:
+        """See `Writer`."""
+        return ""
 
     def __call__(self) -> None:
         """Fill."""

@@ -23,6 +23,7 @@ from openmps.metal.device import (
 from openmps.metal.execution import Work
 from openmps.metal.heap import MTLHeapDescriptor
 from openmps.metal.pending import Region, Writer, unwritten
+from openmps.metal.reusable_commands import ReusableCommands
 from openmps.selectors import name_arguments
 from openmps.types import MTLCommandBufferStatus, MTLStorageMode
 
@@ -137,6 +138,9 @@ def _open(command_buffer: object) -> tuple[CommandBuffer, MPSCommandBuffer | Non
     if not isinstance(command_buffer, CommandBuffer):
         got = type(command_buffer).__name__
         raise MPSTypeError("MPSCommandBuffer", "command_buffer", "must be a command buffer", got)
+    if isinstance(command_buffer, ReusableCommands):
+        remedy = "Encode them to the MPSCommandBuffer"
+        raise MPSTypeError("MPSCommandBuffer", "command_buffer", "must be committed", "ReusableCommands", remedy)
     if command_buffer.status >= MTLCommandBufferStatus.COMMITTED:
         got = f"status {command_buffer.status.name}"
         raise MTLCommandBufferError("MPSCommandBuffer", "command_buffer", "must not be committed yet", got)

@@ -54,6 +54,11 @@ class Writer:
 
     __slots__ = ()
 
+    @property
+    def single_use(self) -> str:
+        """Why it is not the same each time that it runs, whatever the memory holds that it reads; empty where it is."""
+        return f"{type(self).__name__}, which may do something else each time"
+
     def writes(self) -> Iterable[Region]:
         """The memory that it will write when it runs."""
         raise NotImplementedError

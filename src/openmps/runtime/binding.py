@@ -39,6 +39,9 @@ class Binding(ABC):
     remembers_identity: ClassVar[bool] = False
     """Whether it serves many dispatches, and keeps what `identity` has found."""
 
+    adds: ClassVar[bool] = False
+    """Whether what it takes is added to what its memory holds."""
+
     value_stays: ClassVar[bool] = False
     """Whether `value` gives the same tensor in the same `versions`, whatever is written to it."""
 
@@ -326,6 +329,8 @@ class Sum(Numbers):
     """Numbers that are added to those in the buffer, which is zero at first."""
 
     __slots__ = ()
+
+    adds = True
 
     def take(self, value: Tensor, *, is_shared: bool) -> None:
         """Add numbers in their place."""

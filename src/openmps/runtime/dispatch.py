@@ -14,7 +14,7 @@ from openmps.metal.execution import Release
 from openmps.metal.pending import Region, Writer
 from openmps.metal.version import Version
 from openmps.ops.op import Equation, Function, Input, Op, Role
-from openmps.runtime.binding import Binding, Number
+from openmps.runtime.binding import Binding, MemoryBinding, Number, PersistentBinding, flat
 
 
 class Frame:
@@ -99,6 +99,18 @@ class Dispatch(Writer):
         """Of each input, whether it is read at all."""
         self.output_bindings = output_bindings
         """Where each output of the function goes, in the function's order."""
+
+    @property
+    def single_use(self) -> str:
+        """See `Writer`."""
+        if type(self) is not Dispatch:
+            return "an encode that looks at its results"
+        for each, (_, name), is_used in zip(self.inputs, self.function.inputs, self.used, strict=True):
+            if is_used and not isinstance(each, MemoryBinding | PersistentBinding):
+                return f"an encode with a number of its own, {name!r}"
+        if any(each.adds for each in flat(self.output_bindings)):
+            return "an encode that adds to what a gradient state holds"
+        return ""
 
     def apart(self, label: str) -> list[tuple[str, Dispatch]]:
         """What it joins, each by itself with a label; most often itself."""

@@ -7,13 +7,15 @@ on is named, and has a version. As long as no version changes, the work is the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, final
 
 from openmps.metal.device import CommandBuffer, MTLCommandBuffer, MTLCommandQueue
 from openmps.metal.execution import Work
+from openmps.metal.reusable_commands import ReusableCommands
 from openmps.metal.version import Version
-from openmps.runtime.binding import Binding, Number
+from openmps.ops.op import Function, Role
+from openmps.runtime.binding import Binding, Number, flat
 from openmps.runtime.dispatch import Frame
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -82,8 +84,25 @@ def is_declared(owner: object, method: str) -> bool:
     return getattr(bound, "__self__", None) is owner and getattr(getattr(bound, "__func__", None), _DECLARED, False)
 
 
+def check_numbers(command_buffer: CommandBuffer, label: str, function: Function) -> None:
+    """Called before the numbers of an encode are asked for, which counts it: raise where they would hold for more."""
+    numbers = [name for role, name in function.inputs if role is Role.NUMBER]
+    if numbers and isinstance(command_buffer, ReusableCommands):
+        command_buffer.refuse(label, f"an encode with a number of its own, {numbers[0]!r}")
+    if isinstance(command_buffer, StepTrace):
+        raise UndeclaredError(f"encode of {label}")
+
+
+def check_sums(command_buffer: CommandBuffer, label: str, output_bindings: Sequence[Binding]) -> None:
+    """Called before an encode is noted: raise where what it adds to memory would be added more than once."""
+    if isinstance(command_buffer, ReusableCommands) and any(each.adds for each in flat(output_bindings)):
+        command_buffer.refuse(label, "an encode that adds to what a gradient state holds")
+
+
 def step_number(command_buffer: CommandBuffer, ask: Callable[[], float]) -> Binding:
     """The number that a work is bound to: that of now, or on a trace that of each step."""
+    if isinstance(command_buffer, ReusableCommands):
+        command_buffer.refuse("update", "a number of one step, such as a rate")
     return StepNumber(ask) if isinstance(command_buffer, StepTrace) else Number(ask())
 
 

@@ -41,6 +41,7 @@ from openmps.metal.pending import unwritten
 from openmps.metal.version import Version
 from openmps.ops.op import Role
 from openmps.runtime.binding import Binding, new_number
+from openmps.runtime.step_trace import check_numbers, check_sums
 
 _NUMBER, _BUFFER = Role.NUMBER, Role.BUFFER  # attributes of an enumeration cost a call, and each encode compares
 _RESULT_ALONE = (RESULT,)
@@ -245,6 +246,9 @@ class ImageKernel(PlannedKernel):
         """Bind the plan's function and record it."""
         if unwritten:
             self._require_written(plan, inputs, source_states)
+        if type(command_buffer) not in COMMAND_BUFFERS:
+            check_numbers(command_buffer, self.name, plan.function)
+            check_sums(command_buffer, self.name, self.output_bindings(plan.others, source_states))
         self._begin(plan, source_states, destination_states)
         saved = None
         if destination_states is not None and len(destination_states):

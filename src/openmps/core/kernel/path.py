@@ -14,6 +14,7 @@ from typing import Any
 from openmps.checks import store
 from openmps.core.kernel.configuration import Configuration, Configured
 from openmps.core.kernel.plan import FunctionPlan
+from openmps.core.lifetime import COMMAND_BUFFERS
 from openmps.core.operand import View
 from openmps.core.state.gradient import saved_by
 from openmps.errors import MPSTypeError
@@ -22,7 +23,7 @@ from openmps.metal.pending import Region, require_written
 from openmps.ops.op import Function, Role
 from openmps.runtime.binding import Binding, Number
 from openmps.runtime.dispatch import Dispatch
-from openmps.runtime.step_trace import StepTrace, UndeclaredError
+from openmps.runtime.step_trace import check_numbers
 
 _SOURCE, _SAVED, _BUFFER, _NUMBER = Role.SOURCE, Role.SAVED, Role.BUFFER, Role.NUMBER  # asked for by each encode
 
@@ -85,8 +86,8 @@ class EncodePath(Configured):
         if plan.is_plain:
             bound: tuple[Binding, ...] = inputs[: len(function.inputs)]
         else:
-            if type(command_buffer) is StepTrace:  # its numbers hold for one encode alone
-                raise UndeclaredError(f"encode of {self.name}")
+            if type(command_buffer) not in COMMAND_BUFFERS:
+                check_numbers(command_buffer, self.name, function)
             bound = self._bindings(plan, inputs, given)
         command_buffer.record(self.name, Dispatch(function, bound, plan.used, output_bindings))
 

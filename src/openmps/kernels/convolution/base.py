@@ -296,7 +296,7 @@ class ParameterSum(Place, CountedBinding, Memory):
     __slots__ = ("__weakref__", "count", "device", "is_private")
 
     is_persistent = False
-    is_memory = True
+    is_memory = adds = True
 
     def __init__(self, count: int, device: MTLDevice) -> None:
         self.size, self.descriptor, self.resource = 4 * count, None, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -209,6 +209,7 @@ class Rows(MemoryBinding):
 class Added(MemoryBinding):
     """Gradients of images, added to the rows of their states; one row takes the sum of all."""
 
+    adds: ClassVar[bool] = True
     parts: list[Rows]
 
     def memories(self) -> tuple[MTLBuffer, ...]:
