@@ -319,9 +319,10 @@ class MPSNNGraph(PlannedGraph):
         """
         if type(command_buffer) not in COMMAND_BUFFERS:
             check_is_open(self.name, command_buffer)
-        states = state_list(self.name, source_states)
+        who = self._name or self.name
+        states = state_list(who, source_states)
         receivers = (intermediate_images, destination_states)
-        outputs, made = self._encode(command_buffer, image_list(self.name, source_images), states, receivers)
+        outputs, made = self._encode(command_buffer, image_list(who, source_images), states, receivers)
         if intermediate_images is not None:
             intermediate_images.extend(as_image(outputs[node]) for node in self._interface.intermediates)
         if destination_states is not None:

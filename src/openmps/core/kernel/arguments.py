@@ -74,7 +74,7 @@ def single(who: str, argument: str, image: object, for_textures: str | None = No
     if not isinstance(image, MPSImage):
         if isinstance(image, MTLTexture) and argument.endswith("_texture"):
             return MPSImage(texture=image)
-        remedy = "Use encode_batch for batches of images"
+        remedy = "Use encode_batch for batches of images" if isinstance(image, Sequence) else ""
         if isinstance(image, MTLTexture):
             remedy = "Make one in its memory: MPSImage(texture=…)"
             remedy = remedy if for_textures is None else f"Pass it as {for_textures}=…"

@@ -19,12 +19,12 @@ from openmps.core.kernel.configuration import (
     at_least,
     chosen_conventions,
 )
-from openmps.core.lifetime import check_is_device
+from openmps.core.lifetime import check_is_device, check_is_open
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.metal.version import Version
-from openmps.selectors import Elsewhere, name_arguments
+from openmps.selectors import Elsewhere, name_arguments, name_calls
 from openmps.types import MPSKernelOptions, MPSNNPaddingMethod, MPSRectNoClip
 
 _positive = at_least(1, FARTHEST)
@@ -57,6 +57,7 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         name_arguments(cls)
+        name_calls(cls, "encode", command_buffer=check_is_open)
 
     def __init__(self, device: MTLDevice) -> None:
         if "_is_abstract" in vars(type(self)) and self._is_abstract:

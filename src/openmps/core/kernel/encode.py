@@ -100,13 +100,18 @@ class ImageKernel(PlannedKernel):
 
         ``asked`` is what the encode's own arguments say about the result, for plans that are given no states.
         """
-        who = self.name
+        who = self._name or self.name
         if type(command_buffer) not in COMMAND_BUFFERS:
             check_is_open(who, command_buffer)
         given = None if destination is None else single(who, self._destination_argument, destination)
         made, left = self._run(
             command_buffer,
-            tuple(single(who, name, image) for name, image in zip(self._source_arguments, sources, strict=True)),
+            tuple(
+                [
+                    image if isinstance(image, MPSImage) else single(who, name, image)
+                    for name, image in zip(self._source_arguments, sources, strict=True)
+                ]
+            ),
             given,
             source_states=source_states,
             destination_states=None if states is None else states_of(who, "destination_state", states),
@@ -130,7 +135,9 @@ class ImageKernel(PlannedKernel):
         """Encode one batch of each source, as one operation; otherwise as `_single`."""
         if type(command_buffer) not in COMMAND_BUFFERS:
             check_is_open(self.name, command_buffer)
-        given = None if destinations is None else self._as_batch(self._destination_argument, destinations)
+        given = destinations
+        if given is not None and not isinstance(given, MPSImageBatch):
+            given = self._as_batch(self._destination_argument, given)
         made, left = self._run(
             command_buffer,
             tuple(
@@ -295,7 +302,7 @@ class ImageKernel(PlannedKernel):
         destination_states: MPSStateBatch | None,
     ) -> None:
         """Everything that can be wrong with the objects of an encode, whatever the kernel computes."""
-        who = self.name
+        who = self._name or self.name
         check_command_buffer(who, command_buffer, self._device)
         check_sources(who, self._source_arguments, sources, command_buffer)
         if destination is not None:

@@ -22,6 +22,7 @@ from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.planning import PlannedKernel
 from openmps.core.kernel.row_bands import RowBands, row_bands
 from openmps.core.kernel.unary import OneSource
+from openmps.core.lifetime import check_is_open
 from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
@@ -156,10 +157,16 @@ class ImageFilter(ImageKernel):
             raise MPSArgumentError(self.name, "clip_rect", rule, clip)
         return MTLSize(width, height)
 
-    def _named(self, name: str, image: MPSImage | None, texture: MPSImage | None) -> MPSImage:
+    def _named(
+        self, command_buffer: CommandBuffer, name: str, image: MPSImage | None, texture: MPSImage | None
+    ) -> MPSImage:
         """The image that was passed under one of its two names."""
         if texture is None and isinstance(image, MPSImage):
             return image
+        check_is_open(self.name, command_buffer)  # where that was left out, images are one place too early
+        if image is None and texture is None:
+            remedy = "Filters make no images: pass all of them"
+            raise MPSTypeError(self.name, f"{name}_image", "must be an MPSImage", "None", remedy)
         if image is not None and texture is not None:
             rule = f"must not be given beside {name}_texture: they are two names for one"
             raise MPSTypeError(self.name, f"{name}_image", rule)
@@ -239,8 +246,12 @@ class MPSUnaryImageKernel(OneSource, ImageFilter):
         the image that has the result then; None if nothing was done, as there is no allocator.
         """
         if in_place_texture is None:
-            source = self._named("source", source_image, source_texture)
-            self._run(command_buffer, (source,), self._named("destination", destination_image, destination_texture))
+            source, destination = source_image, destination_image
+            if source_texture is not None or not isinstance(source, MPSImage):
+                source = self._named(command_buffer, "source", source, source_texture)
+            if destination_texture is not None or not isinstance(destination, MPSImage):
+                destination = self._named(command_buffer, "destination", destination, destination_texture)
+            self._run(command_buffer, (source,), destination)
             return None
         given = (source_image, source_texture, destination_image, destination_texture)
         self._refuse_beside("in_place_texture", *given)
@@ -321,9 +332,9 @@ class MPSBinaryImageKernel(ImageFilter):
         one, the result takes its place, and is returned; see `MPSUnaryImageKernel.encode`.
         """
         if in_place_primary_texture is None and in_place_secondary_texture is None:
-            primary = self._named("primary", primary_image, primary_texture)
-            secondary = self._named("secondary", secondary_image, secondary_texture)
-            destination = self._named("destination", destination_image, destination_texture)
+            primary = self._named(command_buffer, "primary", primary_image, primary_texture)
+            secondary = self._named(command_buffer, "secondary", secondary_image, secondary_texture)
+            destination = self._named(command_buffer, "destination", destination_image, destination_texture)
             self._run(command_buffer, (primary, secondary), destination)
             return None
         taken = {"primary": in_place_primary_texture, "secondary": in_place_secondary_texture}
@@ -333,7 +344,9 @@ class MPSBinaryImageKernel(ImageFilter):
         others = (destination_image, destination_texture, *given[name], *[taken["secondary"]] * (name == "primary"))
         self._refuse_beside(f"in_place_{name}_texture", *others)
         sources = tuple(
-            self._named(each, *given[each]) if image is None else single(self.name, f"in_place_{each}_texture", image)
+            self._named(command_buffer, each, *given[each])
+            if image is None
+            else single(self.name, f"in_place_{each}_texture", image)
             for each, image in taken.items()
         )
         return self._overwrite(command_buffer, sources, *places[0], fallback_copy_allocator)

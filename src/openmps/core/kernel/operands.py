@@ -205,7 +205,7 @@ class OperandKernel(MPSKernel, EncodePath):
         asked: Hashable = None,
     ) -> None:
         """The encode path, for operands in the order of the arguments: those of the class, unless others are named."""
-        who, listed = self.name, self._arguments if arguments is None else arguments
+        who, listed = self._name or self.name, self._arguments if arguments is None else arguments
         check_command_buffer(who, command_buffer, self._device)
         views = [
             None if one is None and each.is_optional else each.view_of(who, one, command_buffer)

@@ -35,6 +35,7 @@ class EncodePath(Configured):
     """
 
     _device: MTLDevice
+    _name: str | None
 
     # --- hooks that a kernel file fills in ----------------------------------------------------------------------------
 
@@ -89,7 +90,7 @@ class EncodePath(Configured):
             if type(command_buffer) not in COMMAND_BUFFERS:
                 check_numbers(command_buffer, self.name, function)
             bound = self._bindings(plan, inputs, given)
-        command_buffer.record(self.name, Dispatch(function, bound, plan.used, output_bindings))
+        command_buffer.record(self._name or self.name, Dispatch(function, bound, plan.used, output_bindings))
 
     def _bindings(self, plan: FunctionPlan, inputs: Sequence[View[Any]], given: Any) -> tuple[Binding, ...]:
         """What the inputs of a plan's function are bound to in this encode."""

@@ -55,6 +55,19 @@ class Stage:
     """Buffers of the kernel's function that are images of the graph."""
 
 
+class _Readers(dict[MPSNNStateNode, tuple[int, ...]]):
+    """The stages that read each state of the user's, found when they are first asked for."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        super().__init__()
+        self._stages = stages
+
+    def __missing__(self, node: MPSNNStateNode) -> tuple[int, ...]:
+        found = tuple(place for place, stage in enumerate(self._stages) if node in stage.node.source_states)
+        self[node] = found
+        return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
     """Something that the user's callback is asked before each encode."""
@@ -137,7 +150,8 @@ class Program:
         self.descriptors = descriptors
         """A descriptor of each image, for one image object of a batch."""
         self._ends: list[int] = []
-        self._readers: dict[MPSNNStateNode, tuple[int, ...]] = {}
+        self.readers = _Readers(self.stages)
+        """The stages that read a state of the user's."""
         self.processes: Processes | None = None
         """Those that share each batch, if there are several."""
         self.fused: Mapping[MPSNNFilterNode, str] = {}
@@ -249,17 +263,9 @@ class Program:
         place, what = name.split(":")
         return role, what, int(place), self.stages[int(place)]
 
-    def readers(self, node: MPSNNStateNode) -> tuple[int, ...]:
-        """The stages that read a state of the user's."""
-        found = self._readers.get(node)
-        if found is None:
-            found = tuple(place for place, stage in enumerate(self.stages) if node in stage.node.source_states)
-            self._readers[node] = found
-        return found
-
     def taken(self, states: Iterable[MPSNNStateNode]) -> list[int]:
         """The stages that read these states of the user's, and may put something into them."""
-        return [place for node in states for place in self.readers(node)]
+        return [place for node in states for place in self.readers[node]]
 
     def assemble(self, wanted: set[tuple[int, str]] | None = None) -> tuple[Function, dict[int, int]]:
         """All functions end to end, and which stage made each image's value.

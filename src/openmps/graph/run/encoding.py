@@ -310,7 +310,7 @@ class StagesStates:
         self.given: dict[int, MPSStateBatch] = {}
         """Those that a kernel takes from the user: labels."""
         for node, states in given.items():
-            for place in program.readers(node):
+            for place in program.readers[node]:
                 self.given[place] = states
         self.saved: dict[int, Saved] = {}
         """Where what a forward kernel saves goes, for states that come out."""
