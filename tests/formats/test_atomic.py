@@ -8,7 +8,11 @@ import textwrap
 
 import numpy as np
 import pytest
+import torch
 
+import openmps as mps
+from in_one_test import in_one_test
+from openmps import formats, training
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats import atomic
 from openmps.formats.atomic import flush, make_folder, remove_leftovers, write_all_atomic, write_atomic
@@ -273,3 +277,27 @@ def test_a_file_that_the_system_does_not_tell_of_is_not_taken_for_a_missing_one(
             with pytest.raises(MPSFileError, match="new could not be made, got Input/output error"):
                 make_folder(tmp_path / "new")
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"old", 0o640)
+
+
+SAVERS = {
+    "save_texture": lambda path: mps.save_texture(
+        mps.MPSImage.from_numpy(mps.mtl_device("cpu"), np.zeros((1, 2, 2, 1), np.uint8)), path.with_suffix(".png")
+    ),
+    "save_dat": lambda path: formats.save_dat(path, np.zeros(2)),
+    "save_tensors": lambda path: formats.save_tensors(path.with_suffix(".npz"), {"a": np.zeros(2)}),
+    "save_safetensors": lambda path: formats.save_safetensors(path, {"a.weights": np.zeros(2)}),
+    "MPSKeyedArchiver.archive": lambda path: mps.MPSKeyedArchiver.archive(
+        mps.MPSCNNNeuronReLU(mps.mtl_device("cpu"), 0.0), path
+    ),
+    "save_torch_module": lambda path: training.save_torch_module(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)), path, height=2, width=2, channels=1
+    ),
+}
+
+
+@in_one_test
+@pytest.mark.parametrize("who", SAVERS)
+def test_who_saves_names_itself(who, tmp_path):
+    """Where the file cannot be written, and not the function behind it, which nobody called."""
+    with pytest.raises(MPSFileError, match=f"^{who}: .* must be in a folder that exists"):
+        SAVERS[who](tmp_path / "none" / "a")

@@ -246,6 +246,9 @@ def test_more_channels_than_a_texture_has() -> None:
     many, one = bench.empty((1, 5, 2, 2)), bench.empty((1, 1, 2, 2))
     with pytest.raises(MPSArgumentError, match="^MPSImageThresholdToZero: source_image must have at most 4 feature"):
         kernel.encode(bench.command_buffer(), many, one)
+    with pytest.raises(MPSArgumentError, match=r"got 5. Filter 4 of them at a time: image.sub_image\(range\(4\)\)$"):
+        kernel.encode(bench.command_buffer(), many, one)
+    kernel.encode(bench.command_buffer(), many.sub_image(range(4)), one)
     with pytest.raises(MPSArgumentError, match="^MPSImageThresholdToZero: destination_image must have at most 4"):
         kernel.encode(bench.command_buffer(), one, many)
     with pytest.raises(MPSArgumentError, match="^MPSImageAdd: destination_image must have at least 5 feature channels"):

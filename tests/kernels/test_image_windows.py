@@ -242,7 +242,7 @@ _REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "diameter": (lambda: mps.MPSImageMedian(CPU, 4), "kernel_diameter must be odd, and at least 3, got 4"),
     "one": (lambda: mps.MPSImageMedian(CPU, 1), "kernel_diameter must be odd, and at least 3, got 1"),
     "floats": (lambda: _of(mps.MPSImageMedian(CPU, 3), RAMP), "source_image must hold bytes, UNORM8, got FLOAT32"),
-    "edge": (lambda: setattr(mps.MPSImageBox(CPU, 1, 1), "edge_mode", 2), "edge_mode must be ZERO or CLAMP"),
+    "edge": (lambda: setattr(mps.MPSImageBox(CPU, 1, 1), "edge_mode", 2), "edge_mode must be ZERO or .* got MIRROR$"),
 }
 
 
@@ -256,7 +256,18 @@ def test_misuse(name: str) -> None:
 
 def test_gray_edges_of_many_channels() -> None:
     bench = Bench(CPU)
-    with pytest.raises(
-        MPSArgumentError, match="^MPSImageSobel: destination_image must have at least 5 feature channels"
-    ):
-        mps.MPSImageSobel(CPU).encode(bench.command_buffer(), bench.empty((1, 5, 3, 3)), bench.empty((1, 1, 3, 3)))
+    many, gray = bench.empty((1, 5, 3, 3)), bench.empty((1, 1, 3, 3))
+    rule = "must have at least 5 feature channels, as the source has: of more than 4 each is filtered by itself"
+    remedy = r"Give it as many, or filter some of them: image.sub_image\(range\(4\)\)"
+    with pytest.raises(MPSArgumentError, match=f"^MPSImageSobel: destination_image {rule}, got 1. {remedy}$"):
+        mps.MPSImageSobel(CPU).encode(bench.command_buffer(), many, gray)
+    mps.MPSImageSobel(CPU).encode(bench.command_buffer(), many.sub_image(range(4)), gray)
+
+
+def test_edge_modes_say_their_default() -> None:
+    """Also in the help of classes whose default is another one than most have."""
+    for kind in (mps.MPSImageSobel, mps.MPSImageLanczosScale):
+        assert "ZERO, the default unless the class says otherwise" in (kind.edge_mode.__doc__ or "")
+    for make in (mps.MPSImageCanny, mps.MPSImageBilinearScale, mps.MPSImageLanczosScale):
+        assert make(CPU).edge_mode is mps.MPSImageEdgeMode.CLAMP
+        assert any("CLAMP unless set" in " ".join((base.__doc__ or "").split()) for base in make.__mro__)

@@ -18,8 +18,7 @@ from openmps.debug.labels import step_labels
 from openmps.debug.limits import MachineLimits, machine_limits
 from openmps.debug.work import bytes_of, dtype_of, operations_of
 from openmps.errors import MPSTypeError
-from openmps.formats.atomic import write_atomic
-from openmps.formats.paths import path_of
+from openmps.formats.atomic import write_for
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.ops.op import Action
@@ -119,7 +118,7 @@ class Profile:
 
     def save_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write `chrome_trace` as JSON, whole or not at all; ``MPSFileError`` where that cannot be."""
-        write_atomic(path_of(path, "Profile.save_chrome_trace"), json.dumps(self.chrome_trace()).encode())
+        write_for("Profile.save_chrome_trace", path, json.dumps(self.chrome_trace()).encode())
 
     def __str__(self) -> str:
         total = self.step_seconds or 1.0

@@ -39,7 +39,11 @@ def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
     Raises ``MPSFileError`` where the folder is missing or the file cannot be written, ``MPSTypeError`` where
     ``content`` is none of these; an exception of ``content`` other than ``OSError`` passes unchanged.
     """
-    who = _WHO
+    write_for(_WHO, path, content)
+
+
+def write_for(who: str, path: str | os.PathLike[str], content: Content) -> None:
+    """`write_atomic`, for a function whose name its errors have."""
     if not callable(content) and (isinstance(content, str | Iterator) or not isinstance(content, Iterable)):
         raise MPSTypeError(who, "content", _RULE, type(content).__name__)
     if isinstance(content, memoryview):

@@ -16,7 +16,7 @@ from openmps.checks import flag
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown, size_text
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import write_for
 from openmps.formats.paths import path_of, visible_entries
 from openmps.formats.picture_files import FORMATS, OTHER_FORMATS, bytes_of_source, decoded, encoded
 from openmps.metal.device import MTLDevice, MTLTexture
@@ -159,7 +159,7 @@ def save_texture(
         raise MPSArgumentError(who, "texture", rule, repr(texture), remedy)
     else:
         pixels = texture.read_bytes()
-    write_atomic(target, encoded(pixels, target.suffix, who))
+    write_for(who, target, encoded(pixels, target.suffix, who))
 
 
 def _checked(

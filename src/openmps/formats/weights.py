@@ -25,7 +25,7 @@ from openmps.checks import as_index, is_whole, memory_for
 from openmps.core.kinds import listed, mapped, text
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError
 from openmps.formats.arrays import Array, to_float32
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import write_atomic, write_for
 from openmps.formats.json_text import parsed
 from openmps.formats.paths import path_of, reading, require_file
 from openmps.formats.safetensors_parts import SafetensorsParts
@@ -54,7 +54,7 @@ class _Reader(Protocol):
 def save_dat(path: str | os.PathLike[str], array: Array) -> None:
     """Write the numbers of ``array`` alone: little-endian float32 in C order, atomically."""
     path = path_of(path, "save_dat")
-    write_atomic(path, to_float32(array, "save_dat", f"array for {path}").tobytes())
+    write_for("save_dat", path, to_float32(array, "save_dat", f"array for {path}").tobytes())
 
 
 def load_dat(path: str | os.PathLike[str], shape: Sequence[int]) -> NDArray[np.float32]:
@@ -138,7 +138,7 @@ def save_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Array]) 
     who = "save_safetensors"
     with memory_for(who, "arrays"):
         content = _packed(arrays, who)
-    write_atomic(path, content)
+    write_for(who, path, content)
 
 
 def _packed(arrays: Mapping[str, Array], who: str) -> SafetensorsParts:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from openmps.checks import whole
 from openmps.core.image.image import MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSTrainingWarning, warn_user
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import write_for
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.trainable import data_source_of, offered_updates
 from openmps.types import MPSImageFeatureChannelFormat
@@ -36,7 +36,7 @@ def save_torch_module(
         MPSFileError: The file cannot be written.
         MPSError: The onnx package is not installed.
     """
-    write_atomic(path, torch_module_bytes(module, height=height, width=width, channels=channels))
+    write_for(_WHO, path, torch_module_bytes(module, height=height, width=width, channels=channels))
 
 
 def _unsaid(graph: MPSNNGraph) -> dict[str, list[str]]:

@@ -57,7 +57,7 @@ def image_edge_mode(who: str, argument: str, value: MPSImageEdgeMode) -> MPSImag
     rule = "must be ZERO or CLAMP; the other modes belong to MPSNNPad"
     found = member(who, argument, MPSImageEdgeMode, value, rule)
     if found not in (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP):
-        raise MPSArgumentError(who, argument, rule, value)
+        raise MPSArgumentError(who, argument, rule, found.name)
     return found
 
 

@@ -37,10 +37,10 @@ class MPSCNNBinaryKernel(ImageKernel, Generic[StateT]):
         1, "offset", image_offset, "Secondary source position of the window of the first result pixel."
     )
     primary_edge_mode = SourceProperty[MPSImageEdgeMode](
-        0, "edge_mode", image_edge_mode, "What reads outside the primary source give."
+        0, "edge_mode", image_edge_mode, "What reads outside the primary source give: ZERO (default) or CLAMP."
     )
     secondary_edge_mode = SourceProperty[MPSImageEdgeMode](
-        1, "edge_mode", image_edge_mode, "What reads outside the secondary source give."
+        1, "edge_mode", image_edge_mode, "What reads outside the secondary source give: ZERO (default) or CLAMP."
     )
     primary_source_feature_channel_offset = SourceProperty[int](
         0, "channel_offset", channel_offset, "The first primary channel read, a multiple of 4."

@@ -98,8 +98,14 @@ class ImageFilter(ImageKernel):
             (self._destination_argument, destination.channels),
         ):
             if most is not None and count > most:
-                raise MPSArgumentError(self.name, name, f"must have at most {most} feature channels", count)
+                remedy = f"Filter {most} of them at a time: image.sub_image(range({most}))"
+                raise MPSArgumentError(self.name, name, f"must have at most {most} feature channels", count, remedy)
         made = self._result_channels(tuple(record.channels for record in records))
+        if made > COMPONENTS and there < made:
+            least = f"must have at least {channel + made} feature channels"
+            rule = f"{least}, as the source has: of more than {COMPONENTS} each is filtered by itself"
+            remedy = f"Give it as many, or filter some of them: image.sub_image(range({COMPONENTS}))"
+            raise MPSArgumentError(self.name, self._destination_argument, rule, destination.channels, remedy)
         if max(made, there) > COMPONENTS or there < 1:
             return super()._target(records, destination, width, height)
         origin = self.clip_rect.origin

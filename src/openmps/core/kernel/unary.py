@@ -27,7 +27,10 @@ class OneSource(ImageKernel):
         "Source position, in pixels, that the first result pixel stands for; z is the first source image. Default 0.",
     )
     edge_mode = SourceProperty[MPSImageEdgeMode](
-        0, "edge_mode", image_edge_mode, "What reads outside the source give: ZERO (default) or CLAMP."
+        0,
+        "edge_mode",
+        image_edge_mode,
+        "What reads outside the source give: ZERO, the default unless the class says otherwise, or CLAMP.",
     )
 
     def __init__(self, device: MTLDevice) -> None:

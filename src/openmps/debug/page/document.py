@@ -19,7 +19,7 @@ from openmps.debug.page.augmented import AugmentedImages
 from openmps.debug.page.figures import plain
 from openmps.debug.page.mistakes import Mistakes
 from openmps.debug.page.view import GraphView
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import write_for
 
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = (
@@ -72,7 +72,7 @@ def save_document(
         MPSFileError: It cannot be written.
     """
     content = document(title, views, extras or PageExtras())
-    write_atomic(path, content)
+    write_for("save_document", path, content)
     return len(content)
 
 

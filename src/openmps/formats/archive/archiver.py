@@ -12,7 +12,7 @@ from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats.archive.container import check_document, joined, parts_of, read_archive, unpack
 from openmps.formats.archive.sources import StandIns
 from openmps.formats.archive.values import DEEPEST, Reader, Registry, Writer
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import write_for
 from openmps.formats.paths import path_of
 from openmps.formats.safetensors_parts import SafetensorsParts
 from openmps.metal.device import MTLDevice
@@ -55,7 +55,7 @@ class MPSKeyedArchiver(NamedAttributes):
             rule = "must be the path of the file: the object comes first"
             raise MPSTypeError("MPSKeyedArchiver.archive", "path", rule, type(path).__name__)
         path = path_of(path, "MPSKeyedArchiver.archive")
-        write_atomic(path, _parts(object, {}))
+        write_for("MPSKeyedArchiver.archive", path, _parts(object, {}))
 
 
 def archived_with(object: Any, sources: Mapping[int, Any]) -> bytes:

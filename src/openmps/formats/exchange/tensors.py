@@ -16,7 +16,7 @@ from openmps.checks import memory_for
 from openmps.core.kinds import mapped
 from openmps.errors import MPSFileError
 from openmps.formats.arrays import Array, to_stored
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import write_for
 from openmps.formats.exchange.keras import SUFFIXES as KERAS_SUFFIXES
 from openmps.formats.exchange.keras import load_keras
 from openmps.formats.exchange.npz import load_npz, npz_bytes
@@ -70,7 +70,7 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Array]) -> 
         MPSTypeError: An array is none of booleans, integers or floats of up to 64 bits.
     """
     who = "save_tensors"
-    write_atomic(path_of(path, who), tensors_bytes(path, tensors))
+    write_for(who, path_of(path, who), tensors_bytes(path, tensors))
 
 
 def tensors_bytes(path: str | os.PathLike[str], tensors: Mapping[str, Array], who: str = "save_tensors") -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 from openmps.checks import listed, of_kind
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSOperatorError, MPSTypeError
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import write_for
 from openmps.formats.onnx.dense import DenseLayer
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.reading import require_onnx
@@ -58,14 +58,14 @@ def save_recurrent(
     if isinstance(layer, MPSRNNMatrixTrainingLayer):
         if weights is None:
             raise MPSTypeError(_WHO, "weights", "are needed: a training layer keeps none", None)
-        write_atomic(path, writer.model([trained_layer(layer, weights)], None))
+        write_for(_WHO, path, writer.model([trained_layer(layer, weights)], None))
         return
     if not isinstance(layer, MPSRNNMatrixInferenceLayer):
         rule = "must be an MPSRNNMatrixInferenceLayer or an MPSRNNMatrixTrainingLayer"
         raise MPSTypeError(_WHO, "layer", rule, type(layer).__name__)
     if weights is not None:
         raise MPSTypeError(_WHO, "weights", "belong to a training layer", type(weights).__name__)
-    write_atomic(path, writer.model(layers_of(layer), layer.bidirectional_combine_mode))
+    write_for(_WHO, path, writer.model(layers_of(layer), layer.bidirectional_combine_mode))
 
 
 class _Writer:

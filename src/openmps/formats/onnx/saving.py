@@ -9,7 +9,7 @@ from openmps.checks import of_kind
 from openmps.convention.table import CONVENTIONS
 from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
 from openmps.errors import MPSArgumentError, MPSOperatorError
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import write_for
 from openmps.formats.onnx.layers import LAYERS
 from openmps.formats.onnx.problems import NO_OPERATOR, NodeError
 from openmps.formats.onnx.reading import LARGEST_FILE, require_onnx
@@ -43,7 +43,7 @@ def save(
         MPSFileError: The file cannot be written.
         MPSError: The onnx package is not installed.
     """
-    write_atomic(path, _parts(graph, image_descriptors))
+    write_for(WRITER, path, _parts(graph, image_descriptors))
 
 
 def exported(graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence[MPSImageDescriptor]) -> bytes:

@@ -33,7 +33,7 @@ class MPSImageCanny(MPSUnaryImageKernel):
 
     Of each channel; of the gray value ``color_transform . (R, G, B)`` where the destination has one channel and the
     source has several. Channels that the source lacks have no edges. All of the source is looked at, whatever part of
-    the result is written.
+    the result is written. Outside the source `edge_mode` decides, which is CLAMP unless set.
 
     Raises:
         MPSArgumentError: ``sigma`` is refused by `MPSImageGaussianBlur`; in an encode, the low threshold is above the
