@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -24,15 +23,14 @@ from bench.image_filters import Pair
 
 import openmps
 from encoding import FLOAT32, UNORM8
-from filter_twins import BENCH, CPU, EDGES, compare, compare_sample, encoded, own_forms
+from filter_twins import BENCH, CPU, EDGES, compare, compare_sample, encoded, loops_of_any_picture, own_forms
 from in_one_test import in_one_test
 from openmps.core.image.image import MPSImage
-from openmps.core.kernel import configuration, filter_forms
+from openmps.core.kernel import filter_forms
 from openmps.kernels.image_filters import arithmetic, blur, conversion, convolution, statistics, threshold
 from openmps.kernels.image_scale import MPSImageBilinearScale
 from openmps.ops import numba, opencv
-from openmps.ops.image.library_form import ByLibrary
-from openmps.ops.numba import loop, measures, table
+from openmps.ops.numba import measures, table
 from openmps.types import MPSAlphaType, MPSImageEdgeMode, MPSOffset, MPSScaleTransform, MTLOrigin, MTLRegion, MTLSize
 from openmps.types import MPSImageFeatureChannelFormat as Format
 from samples.image_filters import ALL_FILTERS, FilterSample
@@ -43,27 +41,7 @@ if find_spec("numba") is None:
 
 @pytest.fixture(autouse=True)
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[type, ...]]]:
-    """The rows of the table that have run: of pictures of any size, which two threads share in bands of a few rows."""
-    # Equal filters share plans: those of other tests were made for pictures that this one takes for small.
-    monkeypatch.setattr(configuration, "_interned", WeakValueDictionary())
-    for key, row in table.FORMS.items():
-        monkeypatch.setitem(table.FORMS, key, row._replace(smallest=0))
-    monkeypatch.setattr(numba, "LARGE", 0)
-    monkeypatch.setattr(loop, "_SHARED", 300)
-    monkeypatch.setattr(loop, "_BAND", 100)
-    found: list[tuple[type, ...]] = []
-    run = ByLibrary.run
-
-    def noted(self: Any, library: Any, *arguments: Any) -> Any:
-        if library is numba.library():
-            found.append(tuple(map(type, self._site.ops)))
-        return run(self, library, *arguments)
-
-    monkeypatch.setattr(ByLibrary, "run", noted)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield found
-    torch.set_num_threads(before)
+    yield from loops_of_any_picture(monkeypatch)
 
 
 @in_one_test
@@ -103,6 +81,7 @@ def test_every_row_of_the_table_runs(runs: list[tuple[type, ...]], monkeypatch: 
     for sample in ALL_FILTERS:
         images = [BENCH.image(each, UNORM8) for each in sample.sources()]
         encoded(sample.make(CPU), images, BENCH.empty((1, *sample.destination), UNORM8))
+    encoded(MPSImageBilinearScale(CPU), [BENCH.filled((1, 4, 9, 8), 0.5)], BENCH.empty((1, 3, 5, 6)))
     assert set(table.FORMS) == set(runs)
 
 

@@ -28,6 +28,11 @@ class CpuFeatures(NamedTuple):
     libraries: tuple[str, ...]
     """Of oneDNN and MKL those that this build of PyTorch has."""
 
+    @property
+    def has_float16(self) -> bool:
+        """Whether it converts numbers to float16 and back: what has AVX2 does, and what is ARM's."""
+        return self.vectors.startswith("AVX") or platform.machine().lower() in ("aarch64", "arm64")
+
     def __str__(self) -> str:
         return ", ".join([self.maker or platform.machine(), self.vectors, *self.libraries])
 

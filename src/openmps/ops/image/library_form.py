@@ -64,12 +64,13 @@ class Form(NamedTuple):
     is_shared: Callable[[Site], bool] | None = None
     """Whether the library itself has several threads for a picture, so that it is made as a whole."""
     smallest: int = 0
-    """Numbers of the first source below which the form is not chosen."""
+    """Numbers of the first source and of the result below which the form is not chosen."""
 
 
 def is_large(form: Form, site: Site) -> bool:
     """Whether a form is chosen for pictures of such a size."""
-    return math.prod(site.window.source) * site.sources[0].channels >= form.smallest
+    read, made = math.prod(site.window.source) * site.sources[0].channels, math.prod(site.size) * site.result.channels
+    return max(read, made) >= form.smallest
 
 
 class _Picture(NamedTuple):

@@ -18,16 +18,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from openmps.cpu import cpu_features
 from openmps.cpu.parts import run_parts
+from openmps.ops.elements import COMPONENTS, Components
 from openmps.ops.image.library_form import Array
+from openmps.ops.image.site import Site
 from openmps.ops.numba import library, preparing
 from openmps.ops.numba.primitives import are_done, code_of, new_claims, teach, version
+from openmps.types import MPSImageFeatureChannelFormat as Format
 
 Function = Callable[..., None]
 _SHARED = 1 << 19
 """Numbers that are worth a second thread."""
 _BAND = 1 << 17
 """Numbers that a thread takes at a time."""
+
+_TYPES = {Format.UNORM8: "uint8", Format.FLOAT16: "uint16", Format.FLOAT32: "float32"}
+"""Of elements as loops take them."""
 
 
 class Loop:
@@ -88,6 +95,29 @@ def loops(
         (source, result): Loop(arguments.replace("T", source).replace("S", result), function, uses)
         for source, result in types
     }
+
+
+PAIRS = tuple((source, result) for source in _TYPES.values() for result in _TYPES.values())
+"""Types of sources and results."""
+
+
+def are_compiled(formats: Sequence[Format]) -> bool:
+    """Whether loops take pictures stored so, as `bits`: LLVM calls functions for float16 where a CPU has none."""
+    return {*formats} <= {*_TYPES} and (Format.FLOAT16 not in formats or cpu_features().has_float16)
+
+
+def bits(picture: Array) -> Array:
+    """Float16 numbers as their bits, for which NumPy and Numba have a type; others as they are."""
+    return picture.view(np.uint16) if picture.dtype == np.float16 else picture
+
+
+def added_components(site: Site) -> Array:
+    """What `Components` puts in the place of channels that a picture lacks, for each of the result; as it is stored."""
+    added = np.zeros(max(COMPONENTS, site.result.channels), np.float32)
+    for each in site.ops:
+        if isinstance(each, Components):
+            added[:], added[COMPONENTS - 1] = each.colour * site.scale, each.alpha * site.scale
+    return added
 
 
 class Lines(NamedTuple):

@@ -58,7 +58,7 @@ def multiply_add(x: Any, y: Any, z: Any) -> Any:
 
 
 def number(x: Any) -> Any:
-    """A byte or a float32 number as float32."""
+    """A byte, a float32 number or the bits of a float16 number as float32."""
     raise NotImplementedError
 
 
@@ -73,12 +73,22 @@ def look(array: Any, index: Any) -> Any:
 
 
 def store(array: Any, index: Any, value: Any) -> None:
-    """Put a float32 number into an array of its type, or rounded into one of bytes: NaN as 0."""
+    """Put a float32 number into an array of its type, or rounded into one of bytes, NaN as 0, or of bits of float16."""
     raise NotImplementedError
 
 
 def mix_four(numbers: Any, first: Any, second: Any, weight: Any, into: Any, place: Any) -> None:
     """Put four bytes from ``place`` on: of float32 numbers of 0 … 255 between those from two places on."""
+    raise NotImplementedError
+
+
+def sum_four(
+    numbers: Any, begin: Any, places: Any, weights: Any, first: Any, count: Any, into: Any, place: Any
+) -> None:
+    """Put four sums with weights side by side: of the numbers from ``begin`` and so many places on, and behind them.
+
+    The places and the weights are those from the first on.
+    """
     raise NotImplementedError
 
 
@@ -100,7 +110,7 @@ def store_aside(array: Any, index: Any, value: Any) -> None:
 @cache
 def version() -> int:
     """A number for what these functions are, which loops have compiled in."""
-    return zlib.crc32(b"".join(map(code_of, (_pointer, _scoped, _teach_bytes, *_LESSONS))))
+    return zlib.crc32(b"".join(map(code_of, (_pointer, _scoped, _halves, _teach_bytes, *_LESSONS))))
 
 
 def code_of(function: Any) -> bytes:
@@ -170,7 +180,30 @@ def _teach_claims(extending: Any, types: Any) -> None:
         return waited
 
 
+def _halves(extending: Any, types: Any) -> tuple[Any, Any]:
+    """A float32 number of the bits of a float16 one, and the bits of one that is rounded."""
+    ir = import_module("llvmlite.ir")
+
+    @extending.intrinsic
+    def widen(typing: Any, bits: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+        return types.float32(types.uint16), generate
+
+    @extending.intrinsic
+    def round_(typing: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
+
+        return types.uint16(types.float32), generate
+
+    return widen, round_
+
+
 def _teach_sums(extending: Any, types: Any) -> None:
+    from_half, _ = _halves(extending, types)
+
     @extending.intrinsic
     def fused(typing: Any, x: Any, y: Any, z: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -193,7 +226,10 @@ def _teach_sums(extending: Any, types: Any) -> None:
         def widened(x: Any) -> Any:
             return np.float32(np.int32(x))
 
-        return same if x is types.float32 else widened
+        def of_half(x: Any) -> Any:
+            return from_half(x)
+
+        return {types.float32: same, types.uint16: of_half}.get(x, widened)
 
     @extending.overload(pair, strict=False)
     def pair_(x: Any, y: Any) -> Any:
@@ -255,6 +291,7 @@ def _teach_bytes(extending: Any, get: Any, put: Any, loaded: Any, stored: Any) -
 
 def _teach_places(extending: Any, types: Any) -> None:
     get, put = _scoped("stored", extending, types)
+    _, to_half = _halves(extending, types)
     _teach_bytes(extending, get, put, look, store_byte)
     _teach_bytes(extending, *_scoped("stored aside", extending, types), look_aside, store_aside)
 
@@ -269,12 +306,19 @@ def _teach_places(extending: Any, types: Any) -> None:
             # Behind a number as large as this float32 has whole numbers alone: they are its lowest bits.
             put(array, index, np.uint8(np.float32(high + np.float32(8388608.0)).view(np.uint32) & np.uint32(255)))
 
-        return kept if array.dtype is types.float32 else rounded
+        def halved(array: Any, index: Any, value: Any) -> Any:
+            put(array, index, to_half(value))
+
+        return {types.float32: kept, types.uint16: halved}.get(array.dtype, rounded)
 
 
 def _teach_vectors(extending: Any, types: Any) -> None:
     ir, utils = (import_module(name) for name in ("llvmlite.ir", "numba.core.cgutils"))
     four = ir.VectorType(ir.FloatType(), 4)
+
+    def all_four(builder: Any, value: Any) -> Any:
+        one = builder.insert_element(ir.Constant(four, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+        return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), 4), [0] * 4))
 
     @extending.intrinsic
     def mix(typing: Any, numbers: Any, first: Any, second: Any, weight: Any, into: Any, place: Any) -> Any:
@@ -285,13 +329,9 @@ def _teach_vectors(extending: Any, types: Any) -> None:
                 where = _pointer(context, builder, signature.args[0], numbers, place)
                 return builder.load(builder.bitcast(where, four.as_pointer()), align=4)
 
-            def all_four(value: Any) -> Any:
-                one = builder.insert_element(ir.Constant(four, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-                return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), 4), [0] * 4))
-
             p, q = loaded(first), loaded(second)
             fused = utils.get_or_insert_function(builder.module, ir.FunctionType(four, [four] * 3), "llvm.fma.v4f32")
-            value = builder.call(fused, [builder.fsub(q, p), all_four(weight), p])
+            value = builder.call(fused, [builder.fsub(q, p), all_four(builder, weight), p])
             # Behind a number as large as this float32 has whole numbers alone: they are its lowest bits.
             shifted = builder.fadd(value, ir.Constant(four, [8388608.0] * 4))
             bits = builder.bitcast(shifted, ir.VectorType(ir.IntType(32), 4))
@@ -308,6 +348,40 @@ def _teach_vectors(extending: Any, types: Any) -> None:
             mix(numbers, first, second, weight, into, place)
 
         return mixed
+
+    @extending.intrinsic
+    def weigh(
+        typing: Any, numbers: Any, begin: Any, places: Any, weights: Any, first: Any, count: Any, into: Any, place: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            numbers, begin, places, weights, first, count, into, place = arguments
+            of_numbers, _, of_places, of_weights, _, _, of_into, _ = signature.args
+            total = utils.alloca_once_value(builder, ir.Constant(four, [0.0] * 4))
+            fused = utils.get_or_insert_function(builder.module, ir.FunctionType(four, [four] * 3), "llvm.fma.v4f32")
+            with utils.for_range(builder, count) as turn:
+                tap = builder.add(first, turn.index)
+                there = builder.add(begin, builder.load(_pointer(context, builder, of_places, places, tap)))
+                where = builder.bitcast(_pointer(context, builder, of_numbers, numbers, there), four.as_pointer())
+                weight = all_four(builder, builder.load(_pointer(context, builder, of_weights, weights, tap)))
+                some = builder.load(where, align=4)
+                builder.store(builder.call(fused, [some, weight, builder.load(total)]), total)
+            where = builder.bitcast(_pointer(context, builder, of_into, into, place), four.as_pointer())
+            builder.store(builder.load(total), where, align=4)
+            return context.get_dummy_value()
+
+        whole = types.int64
+        return types.void(numbers, whole, places, weights, whole, whole, into, whole), generate
+
+    @extending.overload(sum_four, strict=False)
+    def sum_four_(
+        numbers: Any, begin: Any, places: Any, weights: Any, first: Any, count: Any, into: Any, place: Any
+    ) -> Any:
+        def summed(
+            numbers: Any, begin: Any, places: Any, weights: Any, first: Any, count: Any, into: Any, place: Any
+        ) -> Any:
+            weigh(numbers, begin, places, weights, first, count, into, place)
+
+        return summed
 
 
 _LESSONS = _teach_claims, _teach_sums, _teach_places, _teach_vectors

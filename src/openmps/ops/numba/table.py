@@ -6,6 +6,7 @@ rounded once; tests compare them. Small pictures are left to other forms: to loa
 
 from __future__ import annotations
 
+from openmps.ops.elements import Components
 from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
 from openmps.ops.image.histogram import Lookup
 from openmps.ops.image.library_form import Form, Reads
@@ -32,4 +33,5 @@ FORMS: dict[tuple[type[Op], ...], Form] = {
     (MinAndMax,): Form(Reads.REGIONS, measures.extremes, smallest=LARGE),
     (Extreme,): Form(Reads.WINDOWS, order.extreme, MPSImageEdgeMode.CLAMP, smallest=LARGE),
     (ScaleImage,): Form(Reads.SOURCES, scale.scaled, smallest=LARGE),
+    (ScaleImage, Components): Form(Reads.SOURCES, scale.resampled, smallest=LARGE),
 }
