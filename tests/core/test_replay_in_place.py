@@ -17,6 +17,7 @@ import openmps as mps
 from encoding import Bench, finish, numbers
 from openmps.core.image.batch import MPSImageBatch
 from openmps.metal.queue_executor import forget_captures
+from openmps.runtime.replay import in_place
 from openmps.runtime.replay.replayer import MIN_STEPS
 from replay_twin import outcomes, replayer_of, replaying_queue
 
@@ -71,14 +72,27 @@ class Chain:
     def new_images(self) -> list[mps.MPSImage]:
         return [self.bench.filled(SHAPE, 0.0) for _ in range(STEPS + 1)]
 
-    def run(self, seed: int, images: list[mps.MPSImage] | None = None) -> list[str]:
+    def encode(self, command_buffer: mps.CommandBuffer, images: list[mps.MPSImage]) -> None:
+        for source, result in pairwise(images):
+            self.largest.encode(command_buffer, source, result)
+
+    def encoded_once(self, images: list[mps.MPSImage]) -> mps.ReusableCommands:
+        commands = mps.ReusableCommands(self.bench.queue)
+        self.encode(commands, images)
+        return commands
+
+    def run(
+        self, seed: int, images: list[mps.MPSImage] | None = None, commands: mps.ReusableCommands | None = None
+    ) -> list[str]:
         """What became of the works; raises unless their numbers are right."""
         images = self.images if images is None else images
         values = np.abs(np.random.default_rng(seed).normal(size=(1, 5, 6, 3))).astype(np.float32)
         images[0].write_bytes(values[0])
         command_buffer = self.bench.command_buffer()
-        for source, result in pairwise(images):
-            self.largest.encode(command_buffer, source, result)
+        if commands is None:
+            self.encode(command_buffer, images)
+        else:
+            commands.encode(command_buffer)
         finish(command_buffer)
         np.testing.assert_array_equal(numbers(images[-1]), _expected(values))
         return outcomes(command_buffer)
@@ -107,6 +121,71 @@ def test_the_same_launches_are_captured_and_replayed(chain: Chain) -> None:
     for seed in range(10, 14):
         assert chain.run(seed) == ["replayed"] * STEPS
     assert replayer_of(chain.bench.queue).captures == 1
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows each time that the places of pictures are looked up."""
+    looks, real = list[int](), in_place._launches
+
+    def looked(works: Any) -> Any:
+        looks.append(len(works))
+        return real(works)
+
+    monkeypatch.setattr(in_place, "_launches", looked)
+    return looks
+
+
+def test_work_that_was_encoded_once_is_looked_at_twice(chain: Chain, looks: list[int]) -> None:
+    commands = chain.encoded_once(chain.images)
+    chain.until_captured()
+    for seed in range(10, 12):
+        assert chain.run(seed, commands=commands) == ["replayed"] * STEPS
+    del looks[:]
+    for seed in range(12, 16):
+        assert chain.run(seed, commands=commands) == ["replayed"] * STEPS
+    assert not looks
+    assert chain.run(16) == ["replayed"] * STEPS
+    assert len(looks) == 1
+
+
+def test_work_that_was_encoded_once_sees_memory_that_takes_the_place_of_other(chain: Chain, looks: list[int]) -> None:
+    commands = chain.encoded_once(chain.images)
+    chain.until_captured()
+    for place in range(1, STEPS):
+        for seed in range(3):
+            chain.run(seed, commands=commands)
+        del looks[:]
+        block = chain.images[place].whole().parts[0].block
+        block._tensor, held = block.tensor().clone(memory_format=torch.channels_last), block._tensor
+        assert chain.run(20 + place, commands=commands) == ["run"] * STEPS
+        assert looks
+        del held
+
+
+def test_other_work_in_between_is_no_hindrance(chain: Chain) -> None:
+    """By turns with the same images in another order, of which each is a graph."""
+    images = [*chain.images]
+    swapped = [images[0], images[2], images[1], *images[3:]]
+    first, second = chain.encoded_once(images), chain.encoded_once(swapped)
+    for seed in range(6):
+        chain.run(seed, images, first)
+        chain.run(seed, swapped, second)
+    for seed in range(6, 10):
+        assert chain.run(seed, images, first) == ["replayed"] * STEPS
+        assert chain.run(seed, swapped, second) == ["replayed"] * STEPS
+
+
+def test_captures_of_work_that_was_encoded_once_are_forgotten(chain: Chain) -> None:
+    commands = chain.encoded_once(chain.images)
+    for seed in range(8):
+        found = chain.run(seed, commands=commands)
+    assert found == ["replayed"] * STEPS
+    forget_captures(chain.bench.device.torch_device)
+    assert not replayer_of(chain.bench.queue).captures
+    assert chain.run(70, commands=commands) == ["run"] * STEPS
+    chain.bench.queue.max_capture_count = 0
+    assert chain.run(71, commands=commands) == ["run"] * STEPS
 
 
 def test_other_images_are_other_launches(chain: Chain) -> None:
@@ -149,7 +228,11 @@ def test_captures_are_forgotten(chain: Chain) -> None:
 
 def test_graphs_hold_no_images(chain: Chain) -> None:
     chain.until_captured()
-    gone = [weakref.ref(each) for each in chain.images]
+    commands = chain.encoded_once(chain.images)
+    for seed in range(3):
+        assert chain.run(seed, commands=commands) == ["replayed"] * STEPS
+    gone = [weakref.ref(each) for each in (*chain.images, *(each.whole().parts[0].block for each in chain.images))]
+    del commands
     chain.images.clear()
     gc.collect()
     assert not any(each() for each in gone)

@@ -77,7 +77,7 @@ _serials = itertools.count()
 class Dispatch(Writer):
     """One encode: a function and its bindings. Running it reads the inputs, computes, and hands the outputs out."""
 
-    __slots__ = ("frame", "function", "inputs", "output_bindings", "used")
+    __slots__ = ("__weakref__", "frame", "function", "inputs", "output_bindings", "used")
 
     guards: ClassVar[bool] = False
     """Whether it looks at its results when it runs, and may raise; see `sound`."""

@@ -9,14 +9,18 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
-from operator import attrgetter
+from operator import attrgetter, is_, methodcaller
+from weakref import ref
 
 from openmps.metal.execution import Work, keep_place
 from openmps.metal.explanation import Passage, WorkOutcome
+from openmps.metal.memory import Memory
+from openmps.runtime.binding import MemoryBinding
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.recorder import Recorder, Recording
 
 Launch = Callable[[], None]
+_call, _present = methodcaller("__call__"), attrgetter("present")
 _REMEMBERED = 64
 """Sequences of launches that are known, captured or not."""
 
@@ -48,6 +52,25 @@ class _Sequence:
         self.recording, self.sightings, self.needed = None, 0, 2 * self.needed
 
 
+class _Again:
+    """Works that came twice as the same objects, as `ReusableCommands` encode them; it holds none of what they hold.
+
+    Their launches are the same as long as all memory that they see is the same tensors.
+    """
+
+    __slots__ = ("_memories", "_tensors", "_works", "sequence")
+
+    def __init__(self, works: Iterable[Work], memories: Iterable[Memory], sequence: _Sequence) -> None:
+        self._works, self._memories, self.sequence = [*map(ref, works)], [*map(ref, memories)], sequence
+        self._tensors = [ref(each.present) for each in memories]
+
+    def is_of(self, works: Iterable[Work]) -> bool:
+        """Whether they are these works, and nothing has taken the place of their memory."""
+        if not all(map(is_, map(_call, self._works), works)):
+            return False
+        return all(map(is_, map(_present, map(_call, self._memories)), map(_call, self._tensors)))
+
+
 class InPlaceReplays:
     """Captures and replays of one queue."""
 
@@ -56,6 +79,10 @@ class InPlaceReplays:
         self._sequences: dict[tuple[int, ...], _Sequence] = {}
         """By the launches."""
         self._uses = itertools.count(1)
+        self._last: list[int] = []
+        """The identities of the works that came last."""
+        self._again: _Again | None = None
+        """What is known of them where they have come before."""
 
     @property
     def captures(self) -> int:
@@ -72,10 +99,12 @@ class InPlaceReplays:
 
         At most so many graphs are kept. What is captured runs by the first replay.
         """
-        launches = _launches(works) if len(works) >= least else None
-        if launches is None or isinstance(launches, str):
-            return launches
-        sequence = self._sequence(launches)
+        if len(works) < least:
+            return None
+        sequence = self._sequence_of(works)
+        if not isinstance(sequence, _Sequence):
+            return sequence
+        sequence.last_use = next(self._uses)
         if sequence.refusal:
             return sequence.refusal
         outcome = WorkOutcome.REPLAYED
@@ -94,6 +123,21 @@ class InPlaceReplays:
         works.clear()
         return passage
 
+    def _sequence_of(self, works: deque[tuple[str, Work]]) -> _Sequence | str | None:
+        """What is known of the launches of works; see `_launches`."""
+        present = [work for _, work in works]
+        last, self._last = self._last, [*map(id, present)]
+        is_again = last == self._last
+        if is_again and self._again is not None and self._again.is_of(present):
+            return self._again.sequence
+        self._again, launches = None, _launches(present)
+        if not isinstance(launches, list):
+            return launches
+        sequence, memories = self._sequence(launches), _memories(present) if is_again else None
+        if memories is not None:
+            self._again = _Again(present, memories, sequence)
+        return sequence
+
     def _sequence(self, launches: list[Launch]) -> _Sequence:
         """What is known of launches."""
         key = tuple(map(id, launches))
@@ -102,7 +146,6 @@ class InPlaceReplays:
             if len(self._sequences) >= _REMEMBERED:
                 self._remove(min(self._sequences, key=lambda each: self._sequences[each].last_use))
             sequence = self._sequences[key] = _Sequence(launches)
-        sequence.last_use = next(self._uses)
         return sequence
 
     def _captured(self) -> list[_Sequence]:
@@ -123,18 +166,31 @@ class InPlaceReplays:
         if self._captured():
             self._recorder.retire()
         self._sequences.clear()
+        self._again = None
 
     def _remove(self, key: tuple[int, ...]) -> None:
-        sequence = self._sequences.pop(key)
+        sequence, self._again = self._sequences.pop(key), None
         if sequence.recording is not None:
             self._recorder.retire()
 
 
-def _launches(works: Iterable[tuple[str, Work]]) -> list[Launch] | str | None:
+def _memories(works: Iterable[Work]) -> list[Memory] | None:
+    """What memory works see; None where they see something else that may be another one in each run."""
+    found: dict[int, Memory] = {}
+    for work in works:
+        for each in (*work.inputs, *work.output_bindings) if isinstance(work, Dispatch) else ():
+            if isinstance(each, MemoryBinding):
+                found |= {id(memory): memory for memory in each.memories()}
+            elif not each.value_stays or each.versions():
+                return None
+    return [*found.values()]
+
+
+def _launches(works: Iterable[Work]) -> list[Launch] | str | None:
     """What launches works where they lie, or why that is not known; None where one is of another kind."""
     launches: list[Launch] = []
     is_known, are_apart = True, False
-    for _, work in works:
+    for work in works:
         if isinstance(work, Dispatch) and type(work) is Dispatch and (place := work.function.placement) is not None:
             for each in work.inputs:
                 if len(each.memories()) > 1:
