@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from openmps.checks import flag, listed, number
 from openmps.convention import Conventions
@@ -58,9 +57,6 @@ def rounds(conventions: Conventions) -> bool:
 class _Counting(OperandKernel):
     """What both histograms share."""
 
-    _counts_bytes: ClassVar[bool] = False
-    """Whether bytes are counted as they are stored."""
-
     histogram_info = Fixed[MPSImageHistogramInfo]("The bins, and what they span.")
     clip_rect_source = KernelProperty(
         MPSRectNoClip,
@@ -102,7 +98,7 @@ class _Counting(OperandKernel):
         if width < 1 or height < 1 or clip.origin.z:
             rule = f"must overlap the source of {extent.width}x{extent.height} pixels, its z must be 0"
             raise MPSArgumentError(self.name, "clip_rect_source", rule, clip)
-        is_bytes = self._counts_bytes and shape.number_format is MPSImageFeatureChannelFormat.UNORM8
+        is_bytes = shape.number_format is MPSImageFeatureChannelFormat.UNORM8  # counted as they are stored
         numbers = (at.elements if is_bytes else at.numbers)("source_texture")
         is_whole = (width, height) == (extent.width, extent.height)
         return numbers if is_whole else Crop(clip.origin.y, clip.origin.x, height, width)(numbers)
@@ -131,7 +127,6 @@ class MPSImageHistogram(_Counting):
     """
 
     _arguments = (_SOURCE, _COUNTS)
-    _counts_bytes = True
 
     min_pixel_threshold_value = KernelProperty[tuple[float, ...]](
         (0.0, 0.0, 0.0, 0.0), _four, "The least number of each channel that is counted. Default 0."

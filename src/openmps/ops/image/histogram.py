@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openmps.ops import numba
 from openmps.ops.elements import decode, encode
 from openmps.ops.image.statistics import BYTES, byte_counts, min_and_max
 from openmps.ops.op import Kind, Op
@@ -36,9 +37,15 @@ def bins(x: Tensor, low: Tensor, high: Tensor, entries: int, rounds: bool = Fals
 def counts(x: Tensor, low: Tensor, high: Tensor, least: Tensor, entries: int, rounds: bool = False) -> Tensor:
     """How many numbers of each channel are in each bin, int64 ``[C, entries]``; those below ``least`` are not counted.
 
-    NaN is below everything.
+    NaN is below everything. Channels without bounds are left out.
     """
-    channels = x.shape[1]
+    channels = len(low)
+    if numba.takes(x):
+        from openmps.ops.numba.bins import counts as counted
+
+        lows, highs, leasts = (each.flatten().tolist() for each in (low, high, least))
+        return counted(x, lows, highs, leasts, entries, rounds=rounds)
+    x = x[:, :channels]
     first = torch.arange(channels, device=x.device)[:, None, None] * entries
     index = (bins(x, low, high, entries, rounds) + first).masked_fill_(~(x >= least), channels * entries).flatten()
     if x.device.type == "cpu":
@@ -52,11 +59,15 @@ def counts_of_bytes(
     x: Tensor, entries: int, low: Numbers, high: Numbers, least: Numbers, rounds: bool = False
 ) -> Tensor:
     """As `counts`, of the first channels of bytes, as many as have bounds: each of the 256 numbers has its bin."""
-    index, channels = bins_of_bytes(x.device, entries, low, high, rounds), len(low)
-    taken = byte_counts(x, channels)
+    taken = byte_counts(x, len(low))
     if not all(each <= 0.0 for each in least):
         taken = taken * (every_byte(x.device) >= bounds(least, x))[:, 0]
-    return taken.new_zeros(channels, entries).scatter_add_(1, index, taken)
+    return _in_bins(taken, bins_of_bytes(x.device, entries, low, high, rounds), entries)
+
+
+def _in_bins(taken: Tensor, index: Tensor, entries: int) -> Tensor:
+    """Counts of bytes ``[C, 256]`` as counts of the bins that these are in, ``[C, entries]``."""
+    return taken.new_zeros(len(taken), entries).scatter_add_(1, index, taken)
 
 
 def every_byte(device: torch.device) -> Tensor:
@@ -93,7 +104,7 @@ def histogram(
         found = counts_of_bytes(x, entries, low, high, least, rounds).view(1, -1)
     else:
         spans = bounds(low, x), bounds(high, x), bounds(least, x)
-        found = counts(x[:, : len(low)], *spans, entries, rounds).view(1, -1)
+        found = counts(x, *spans, entries, rounds).view(1, -1)
     return (found if before is None else found + before.to(torch.int64)).to(torch.uint32)
 
 
@@ -102,15 +113,30 @@ def normalized_histogram(
 ) -> tuple[Tensor, Tensor]:
     """The smallest and the largest number of each channel, ``[1, C, 1, 2]``, and bins that span what is there.
 
-    They begin at ``low`` and end at ``high`` at the widest.
+    They begin at ``low`` and end at ``high`` at the widest. Of numbers, or of bytes as they are stored.
     """
-    extremes = min_and_max(x).amax(0, keepdim=True) if len(x) == 1 else min_and_max(_joined(x))
+    of_bytes = byte_counts(x, x.shape[1]) if x.dtype == torch.uint8 else None
+    if of_bytes is not None:
+        extremes = _extremes_of_bytes(of_bytes)
+    else:
+        extremes = min_and_max(x) if len(x) == 1 else min_and_max(_joined(x))
     first = torch.maximum(extremes[0, : len(low), 0, 0].double(), bounds(low, x)[:, 0, 0])[:, None, None]
     last = torch.minimum(extremes[0, : len(low), 0, 1].double(), bounds(high, x)[:, 0, 0])[:, None, None]
-    least = first.new_full((), -torch.inf)
-    found = counts(x[:, : len(low)], first, torch.maximum(first, last), least, entries, rounds)
+    spans = first, torch.maximum(first, last)
+    if of_bytes is not None:
+        index = bins(every_byte(x.device).expand(len(low), 1, BYTES), *spans, entries, rounds)[:, 0]
+        found = _in_bins(of_bytes[: len(low)], index, entries)
+    else:
+        found = counts(x, *spans, torch.full_like(first, -torch.inf), entries, rounds)
     found = found.view(1, -1)
     return extremes, (found if before is None else found + before.to(torch.int64)).to(torch.uint32)
+
+
+def _extremes_of_bytes(counted: Tensor) -> Tensor:
+    """The numbers of the first and the last byte of each channel that are there, ``[1, C, 1, 2]``."""
+    is_there, numbers = counted > 0, every_byte(counted.device)[0, 0]
+    least = torch.where(is_there, numbers, torch.inf).amin(1)
+    return torch.stack([least, torch.where(is_there, numbers, -torch.inf).amax(1)], 1)[None, :, None]
 
 
 def _joined(x: Tensor) -> Tensor:

@@ -163,8 +163,7 @@ class ByLibrary:
     def _read(x: Tensor, region: Window | None, edge_mode: MPSImageEdgeMode) -> Array:
         if region is not None:
             x = read(x, region, edge_mode)
-        pictures = _pictures(x)
-        return pictures if _is_packed(pictures) else _pictures(packed(x))
+        return packed_pictures(x)
 
 
 def meet(place: Array, *others: Array) -> bool:
@@ -213,6 +212,12 @@ def _is_packed(pictures: Array) -> bool:
     (_, _, width, channels), size = pictures.shape, pictures.itemsize
     _, _, column, channel = pictures.strides
     return (channels == 1 or channel == size) and (width == 1 or column == channels * size)
+
+
+def packed_pictures(images: Tensor) -> Array:
+    """Images as an array ``[N, H, W, C]`` of pixels whose channels lie side by side: of the same memory if they do."""
+    pictures = _pictures(images)
+    return pictures if _is_packed(pictures) else _pictures(packed(images))
 
 
 def _pictures(images: Tensor) -> Array:

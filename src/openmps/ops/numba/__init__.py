@@ -15,6 +15,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from openmps.locks import new_reentrant_lock
 
 LARGE = 1 << 16
@@ -74,3 +77,8 @@ def library() -> Any:
     if _ends and "numba" not in sys.modules:
         return None
     return _loaded() if is_installed() else None
+
+
+def takes(x: Tensor) -> bool:
+    """Whether there are loops for these float32 numbers, and enough of them."""
+    return x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() >= LARGE and library() is not None

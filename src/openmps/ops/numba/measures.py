@@ -10,13 +10,16 @@ from torch import Tensor
 
 from openmps.ops import opencv
 from openmps.ops.elements import decode
-from openmps.ops.image.library_form import Array, Run
+from openmps.ops.image.library_form import Array, Run, packed_pictures
 from openmps.ops.image.site import BYTES, FLOATS, Site
-from openmps.ops.numba.loop import lines, loop
+from openmps.ops.numba.loop import lines, loop, loops
 from openmps.ops.numba.primitives import add, claim, finish, wait
 from openmps.types import MPSImageEdgeMode
 
-_MOST_CHANNELS = 4
+MOST_CHANNELS = 4
+"""Of a picture whose extremes are found."""
+_ALL = 255
+"""The largest byte."""
 
 
 @loop("uint8[::1]", "int64", "int64", "int64[::1]")
@@ -58,30 +61,36 @@ def byte_counts(x: Tensor) -> Tensor:
     return torch.from_numpy(counts)[None]
 
 
-def _widen(x: Any, begin: int, count: int, least: Any, most: Any) -> None:
-    """Lower and raise the extremes of as many bytes side by side."""
-    some = x[begin:][:count]
-    for place in range(count):
-        value = some[place]
-        least[place] = value if value < least[place] else least[place]
-        most[place] = value if value > most[place] else most[place]
+def _widen(x: Any, least: Any, most: Any) -> None:
+    """Lower and raise the extremes of as many numbers side by side; NaN becomes both, and stays."""
+    for place in range(len(x)):
+        value = x[place]
+        least[place] = value if value < least[place] or value != value else least[place]
+        most[place] = value if value > most[place] or value != value else most[place]
 
 
-@loop("uint8[::1]", "int64", "int64", "int64", "uint8[:, :, ::1]", uses=(_widen,))
+@loops(
+    "T[::1], int64, int64, int64, S[:, :, ::1]",
+    [(each, each) for each in ("uint8", "float32")],
+    uses=(_widen,),
+)
 def _find_extremes(claims: Any, x: Any, step: int, columns: int, channels: int, found: Any) -> None:
-    """The smallest and the largest byte of each channel, by the rows that a thread has taken at a time."""
-    width = 192  # side by side, a multiple of any number of channels
-    least, most = np.empty(width, np.uint8), np.empty(width, np.uint8)
+    """The smallest and the largest number of each channel, by the rows that a thread has taken at a time.
+
+    Those that are there before are the largest and the smallest that there may be.
+    """
+    width = 240  # side by side, a multiple of any number of channels
+    least, most = np.empty(width, x.dtype), np.empty(width, x.dtype)
     first, last = claim(claims)
     while first < last:
-        least[:], most[:] = np.uint8(255), np.uint8(0)
+        least[:], most[:] = found[first, 0, 0], found[first, 1, 0]
         for row in range(first, last):
             for begin in range(0, columns, width):
-                _widen(x, row * step + begin, min(width, columns - begin), least, most)
+                _widen(x[row * step + begin :][: min(width, columns - begin)], least, most)
         for place in range(width):
-            channel = place % channels
-            found[first, 0, channel] = min(found[first, 0, channel], least[place])
-            found[first, 1, channel] = max(found[first, 1, channel], most[place])
+            ends, low, high = found[first, :, place % channels], least[place], most[place]
+            ends[0] = low if low < ends[0] or low != low else ends[0]
+            ends[1] = high if high > ends[1] or high != high else ends[1]
         finish(claims, last - first)
         first, last = claim(claims)
     wait(claims)
@@ -92,16 +101,29 @@ def extremes(site: Site) -> Run | None:
     channels = site.result.channels
     if channels == 1 and opencv.is_installed():
         return None
-    if site.formats not in ((BYTES, BYTES), (BYTES, FLOATS)) or channels > _MOST_CHANNELS:
+    if site.formats not in ((BYTES, BYTES), (BYTES, FLOATS)) or channels > MOST_CHANNELS:
         return None
     numbers = decode(torch.arange(256, dtype=torch.uint8), BYTES).numpy()
 
     def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
-        (x, step), rows = lines(given[0]), len(given[0])
-        found = np.empty((rows, 2, channels), np.uint8)
-        found[:, 0], found[:, 1] = 255, 0  # also of rows whose band has its extremes with the first of them
-        _find_extremes.run(rows, given[0].size, x, step, given[0][0].size, channels, found)
-        ends = np.stack([found[:, 0].min(0), found[:, 1].max(0)])
+        ends = _ends(given[0])
         made.reshape(2, channels)[...] = ends if made.dtype == np.uint8 else numbers[ends]
 
     return run
+
+
+def min_and_max(x: Tensor) -> Tensor:
+    """`openmps.ops.image.statistics.min_and_max` of float32 images of few channels."""
+    return torch.from_numpy(np.stack([_ends(image).T for image in packed_pictures(x)]))[:, :, None]
+
+
+def _ends(picture: Array) -> Array:
+    """The smallest and the largest number of each channel, ``[2, C]``; NaN anywhere gives NaN."""
+    rows, channels = len(picture), 1 if picture.ndim == 2 else picture.shape[2]
+    found = np.empty((rows, 2, channels), picture.dtype)
+    # Also of rows whose band has its extremes with the first of them.
+    found[:, 0], found[:, 1] = (_ALL, 0) if picture.dtype == np.uint8 else (np.inf, -np.inf)
+    _find_extremes[picture.dtype.name, picture.dtype.name].run(
+        rows, picture.size, *lines(picture), picture[0].size, channels, found
+    )
+    return np.stack([found[:, 0].min(0), found[:, 1].max(0)])

@@ -14,8 +14,9 @@ from openmps.ops.image.histogram import Lookup, table_of_bytes
 from openmps.ops.image.library_form import Array, Run
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.threshold import Limited, Threshold, Thresholding
-from openmps.ops.numba.loop import lines, loop
-from openmps.ops.numba.primitives import claim, finish, multiply_add, wait
+from openmps.ops.numba.bins import find_bins, spans_of
+from openmps.ops.numba.loop import PAIRS, are_compiled, bits, lines, loop, loops
+from openmps.ops.numba.primitives import claim, finish, multiply_add, number, store, wait
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
 from openmps.types import MPSImageEdgeMode
 
@@ -231,10 +232,54 @@ def _pair_up(claims: Any, table: Any, pairs: Any) -> None:
             row[first] = np.uint16(table[first]) | high
 
 
+@loops(
+    "T[::1], int64, S[::1], int64, int64, float64[::1], float64[::1], float64[::1], int32[::1], float64, float64, "
+    "float64, float32[::1], float32",
+    PAIRS,
+    uses=(find_bins,),
+)
+def _look_up_floats(
+    claims: Any, x: Any, x_step: int, made: Any, step: int, columns: int, low: Any, high: Any, length: Any, first: Any,
+    factor: Any, bias: Any, last: Any, table: Any, scale: Any,
+) -> None:  # fmt: skip
+    """Numbers by a table of their bins; numbers without a first bin stay."""
+    bins = np.empty(len(low), np.int32)
+    begin, end = claim(claims)
+    while begin < end:
+        for row in range(begin, end):
+            for left in range(0, columns, len(low)):
+                some = x[row * x_step + left :][: min(len(low), columns - left)]
+                find_bins(some, low, high, length, factor, bias, last, bins)
+                into = made[row * step + left :][: len(some)]
+                for place in range(len(some)):
+                    bin_ = first[place]
+                    value = number(some[place]) if bin_ < 0 else table[bin_ + bins[place]]
+                    store(into, place, value * scale)
+        finish(claims, end - begin)
+        begin, end = claim(claims)
+    wait(claims)
+
+
 def looked_up(site: Site) -> Run | None:
-    """`Lookup` of bytes of one channel."""
-    op = site.ops[0]
+    """`Lookup`; of bytes that of one channel."""
+    op, channels = site.ops[0], site.sources[0].channels
     assert isinstance(op, Lookup)
+    if site.formats[0] is BYTES:
+        return _looked_up_bytes(site, op)
+    if not are_compiled(site.formats):
+        return None
+    spans, scale = spans_of(channels, op.low, op.high, op.entries, rounds=op.rounds), np.float32(site.scale)
+
+    def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
+        x, into = bits(given[0]), bits(made)
+        _look_up_floats[x.dtype.name, into.dtype.name].run(
+            *(len(made), made.size, *lines(x), *lines(into), made[0].size, *spans, given[1].ravel(), scale)
+        )
+
+    return run
+
+
+def _looked_up_bytes(site: Site, op: Lookup) -> Run | None:
     if site.formats != (BYTES, BYTES) or site.result.channels != 1 or len(op.low) != 1 or sys.byteorder != "little":
         return None
 

@@ -140,17 +140,19 @@ def decoded(site: Site) -> Run | None:
 
 
 def looked_up(site: Site) -> Run | None:
-    """`Lookup` of bytes whose channels all have a table."""
+    """`Lookup` of bytes; channels that have no table stay."""
     op = site.ops[0]
     assert isinstance(op, Lookup)
     channels = site.result.channels
-    if site.formats != (BYTES, BYTES) or len(op.low) != channels:
+    if site.formats != (BYTES, BYTES):
         return None
+    same = np.broadcast_to(np.arange(256, dtype=np.uint8), (channels - len(op.low), 256))
 
     def run(cv2: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         x = given[0]
         table = table_of_bytes(torch.from_numpy(given[1]), op.entries, op.low, op.high, op.rounds).numpy()
         if channels > 1:
+            table = np.concatenate([table, same])
             cv2.LUT(x, table.T[:, None].copy(), dst=made)
         elif x.size < _PAIRS or x.shape[1] % 2:
             cv2.LUT(x, table[0], dst=made)
