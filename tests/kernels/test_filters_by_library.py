@@ -26,8 +26,11 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.cpu.parts import run_parts
+from openmps.kernels.image_filters.blur import MPSImageGaussianBlur
 from openmps.kernels.image_filters.convolution import MPSImageConvolution
 from openmps.kernels.image_filters.statistics import MPSImageStatisticsMean
+from openmps.kernels.neuron import MPSCNNNeuronReLU
+from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.ops import numba, opencv
 from openmps.ops.image import library_form as form
 from openmps.ops.image.library_form import ByLibrary
@@ -273,6 +276,34 @@ def test_the_library_has_as_many_threads_as_the_engine() -> None:
             assert opencv.library().getNumThreads() == count
     finally:
         torch.set_num_threads(before)
+
+
+def _libraries(command_buffer: MPSCommandBuffer) -> list[str]:
+    return [work.library for work in command_buffer.explain().works]
+
+
+def test_what_computes_a_filter_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed, in the order in which it is asked; then what it was: compiled loops fail to load here."""
+    monkeypatch.setattr(numba, "is_installed", lambda: True)
+    sigma = iter((1.25, 1.375))  # of no other test, so that encodes are planned here
+
+    def encoded_filters() -> MPSCommandBuffer:
+        command_buffer = BENCH.command_buffer()
+        blur = MPSImageGaussianBlur(CPU, next(sigma))
+        for side in (300, 8):
+            blur.encode(command_buffer, *[BENCH.empty((1, 1, side, side), FLOAT32) for _ in range(2)])
+        MPSCNNNeuronReLU(CPU, 0.0).encode(command_buffer, *[BENCH.empty((1, 1, 8, 8), FLOAT32) for _ in range(2)])
+        return command_buffer
+
+    command_buffer = encoded_filters()
+    assert _libraries(command_buffer) == ["Numba", "OpenCV", ""]
+    finish(command_buffer)
+    assert _libraries(command_buffer) == ["OpenCV", "OpenCV", ""]
+    assert "MPSImageGaussianBlur, by OpenCV; not replayed" in str(command_buffer.explain())
+    monkeypatch.setattr(opencv, "library", lambda: None)
+    command_buffer = encoded_filters()
+    finish(command_buffer)
+    assert _libraries(command_buffer) == ["PyTorch", "PyTorch", ""]
 
 
 @pytest.mark.parametrize("version", [None, "4.13.0"])

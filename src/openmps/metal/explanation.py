@@ -27,6 +27,9 @@ class WorkOutcome(Enum):
     """It did not run, because work before it failed."""
 
 
+_NOT_RUN = (WorkOutcome.PENDING, WorkOutcome.SKIPPED)
+
+
 @name_arguments
 class ExplainedWork(NamedTuple):
     """One work of a command buffer, as `CommandBuffer.explain` tells it. Our addition."""
@@ -41,6 +44,8 @@ class ExplainedWork(NamedTuple):
     """What became of it."""
     reason: str
     """Why it was not replayed; empty where it was."""
+    library: str = ""
+    """What computes an image filter on the CPU, or will: Numba, OpenCV or PyTorch. Empty of other work."""
 
 
 @name_arguments
@@ -76,6 +81,8 @@ class CommandBufferExplanation(NamedTuple):
 
 def _line(work: ExplainedWork) -> str:
     text = f"  {work.outcome.value:8} {len(work.operations):4} step(s)  {work.label}"
+    if work.library:
+        text += f", by {work.library}"
     if work.fused:
         text += f"; fused into others: {', '.join(work.fused)}"
     return f"{text}; {work.reason}" if work.reason else text
@@ -94,6 +101,10 @@ class Described(Protocol):
 
     def operations(self) -> tuple[str, ...]:
         """The names of the operations, in order."""
+        ...
+
+    def library_on(self, device: str, *, has_run: bool) -> str:
+        """What computes it on a device, or will unless it ``has_run``, where there is a choice; else nothing."""
         ...
 
 
@@ -115,12 +126,13 @@ def explained(device: str, contents: Sequence[Content], passages: Sequence[Passa
     """The explanation of works of which ``passages`` tell the outcomes one after the other."""
     rows: list[ExplainedWork] = []
     for passage in passages:
-        places = itertools.count()
+        places, has_run = itertools.count(), passage.outcome not in _NOT_RUN
         for label, function in contents[len(rows) : len(rows) + passage.works]:
             is_fused = function is not None and next(places) in passage.fused
             operations, fused = (function.operations(), function.fused) if function else ((), ())
             fused = (*fused, label) if is_fused else fused
-            rows.append(ExplainedWork(label, operations, fused, passage.outcome, passage.reason))
+            library = function.library_on(device, has_run=has_run) if function else ""
+            rows.append(ExplainedWork(label, operations, fused, passage.outcome, passage.reason, library))
     if device != "cpu":
         return CommandBufferExplanation(device, tuple(rows))
     return CommandBufferExplanation(device, tuple(rows), str(cpu.cpu_features()), tuple(map(str, cpu.CpuChoice)))

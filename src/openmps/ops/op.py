@@ -313,6 +313,7 @@ class Function:
         "input_values",
         "inputs",
         "launches",
+        "library",
         "may_share",
         "origin",
         "output_values",
@@ -350,6 +351,8 @@ class Function:
         self.forms: dict[str, Form] = {}
         """Other ways to `run` on a type of device, of a function with one output."""
         self.placement: Placement | None = None  # of the form on CUDA
+        self.library: Callable[[bool], str] | None = None
+        """Names what computes it on the CPU where there is a choice, or will, unless it has run."""
         self.fused: tuple[str, ...] = ()
         """What runs as a part of something else, by name; whoever made the equations so says it."""
         self.origin: Callable[[], object] | None = None
@@ -398,6 +401,10 @@ class Function:
     def operations(self) -> tuple[str, ...]:
         """The names of the operations of all equations, in order."""
         return tuple(type(action.op).__name__ for action in self.actions)
+
+    def library_on(self, device: str, *, has_run: bool) -> str:
+        """What computes it on a device, or will unless it ``has_run``, where there is a choice; else nothing."""
+        return self.library(has_run) if self.library is not None and device == "cpu" else ""
 
     def run(self, values: list[Any], room: Tensor | None = None) -> list[Any]:
         """Run every equation. ``values`` are those of the inputs, in order; returns the outputs'.

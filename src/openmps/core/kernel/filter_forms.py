@@ -20,6 +20,7 @@ from openmps.ops.numba import table as numba_table
 from openmps.ops.op import Function, Op
 from openmps.ops.opencv import table as opencv_table
 
+_NAMES = {numba: "Numba", opencv: "OpenCV"}
 _TABLES: tuple[tuple[ModuleType, dict[tuple[type[Op], ...], Form]], ...] = (
     (numba, numba_table.FORMS),
     (opencv, opencv_table.FORMS),
@@ -34,6 +35,11 @@ class CpuForms:
         self.by_library = by_library
         """Forms, and the package that has each."""
         self.bands = bands
+
+    def library(self, has_run: bool) -> str:
+        """What computes the filter. Before it has run nothing is loaded to tell: an installed library may fail to."""
+        names = [_NAMES[package] for package, _ in self.by_library if not has_run or package.library() is not None]
+        return names[0] if names else "PyTorch"
 
     def run(self, values: list[Any], room: Tensor | None) -> list[Any] | None:
         """See `openmps.ops.op.Form`."""
@@ -53,8 +59,10 @@ def set_forms(plan: Plan, shapes: tuple[Shape, ...], stored: Shape | None, bands
     function = plan.function
     site = None if stored is None or len(function.outputs) != 1 else _site(function, plan.record, shapes, stored)
     by_library = [] if site is None else _forms_by_library(site, function)
+    forms = CpuForms(by_library, bands)
+    function.library = forms.library
     if by_library or bands is not None:
-        function.forms["cpu"] = CpuForms(by_library, bands).run
+        function.forms["cpu"] = forms.run
     if site is not None:
         from openmps.ops.image.one_pass import one_pass
 
