@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 import openmps
 from openmps.cli import diagnosis, main
+from openmps.ops import numba
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -138,3 +139,34 @@ def test_a_device_that_computes_wrongly_or_not_at_all(monkeypatch: pytest.Monkey
     assert found.devices[0].fault == "4096 of 4096 results of a convolution are wrong"
     assert found.devices[1].fault.startswith(("MPSDeviceError: ", "MPSArgumentError: "))
     assert found.faults == ["cpu does not compute as it should", "cuda:99 does not compute as it should"]
+
+
+def _filter_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return [line for line in lines if line.startswith(("image filters", "cache of numba"))]
+
+
+def test_what_computes_filters_and_where_loops_are_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("cv2")
+    caching = pytest.importorskip("numba.core.caching")
+    rows = [row for row in diagnosis._LIBRARIES if row[0] in ("torch", "numpy", "opencv-python-headless", "numba")]
+    monkeypatch.setattr(diagnosis, "_LIBRARIES", tuple(rows))
+    monkeypatch.setattr(caching.config, "CACHE_DIR", str(tmp_path))
+    every, kept = _filter_lines(capsys)
+    assert every == "image filters on the CPU: by Numba, OpenCV, PyTorch"
+    (folder,) = tmp_path.iterdir()
+    assert kept == f"cache of numba: {diagnosis._without_home(folder)}, 0.0 MiB"
+    (folder / "loop.nbi").write_bytes(bytes(3 << 20))
+    (folder / "loop.py").write_bytes(bytes(3 << 20))
+    assert _filter_lines(capsys)[1].endswith(", 3.0 MiB")
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    assert (
+        _filter_lines(capsys)[1] == "cache of numba: none can be written, so each process compiles the loops of filters"
+    )
+    monkeypatch.setattr(numba, "library", lambda: None)
+    assert _filter_lines(capsys) == ["image filters on the CPU: by OpenCV, PyTorch"]
+    monkeypatch.setattr(diagnosis, "_LIBRARIES", tuple(rows[:2]))
+    assert _filter_lines(capsys) == ["image filters on the CPU: by PyTorch"]

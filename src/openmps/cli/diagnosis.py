@@ -9,7 +9,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -82,6 +82,8 @@ class Diagnosis:
     system: str
     engine: str
     """How PyTorch was built."""
+    filters: tuple[str, ...]
+    """What computes image filters on the CPU, in the order in which it is asked."""
     threads: dict[str, int]
     environment: dict[str, str]
     caches: tuple[Cache, ...]
@@ -117,6 +119,7 @@ def begun_diagnosis() -> Diagnosis:
         python=f"{platform.python_version()} ({platform.python_implementation()}), {_without_home(sys.executable)}",
         system=f"{platform.platform()}, {platform.machine()}",
         engine="",
+        filters=(),
         threads={},
         environment=_environment(),  # before imports, which change it
         caches=(),
@@ -135,6 +138,9 @@ def growth(found: Diagnosis) -> Iterator[None]:
             found.libraries[place] = _imported(found.libraries[place], module)
         engine = found.libraries[0].state == OK
         found.engine = _engine() if engine else ""
+        usable = {module for (_, module, _), each in zip(_LIBRARIES, found.libraries, strict=True) if each.state == OK}
+        found.filters = _filters(usable) if engine else ()
+        found.caches += _caches_of({"numba": _loops_folder()} if "Numba" in found.filters else {}, "*.nb[ci]")
         for which in _devices() if engine else ():
             yield
             found.devices.append(_checked(which))
@@ -188,9 +194,12 @@ def _environment() -> dict[str, str]:
 
 
 def _caches() -> tuple[Cache, ...]:
-    folders = {"matplotlib": _matplotlib_folder(), "triton": _triton_folder()}
+    return _caches_of({"matplotlib": _matplotlib_folder(), "triton": _triton_folder()})
+
+
+def _caches_of(folders: Mapping[str, Path | None], files: str = "*") -> tuple[Cache, ...]:
     return tuple(
-        Cache(of, _without_home(folder), sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()))
+        Cache(of, _without_home(folder), sum(each.stat().st_size for each in folder.rglob(files) if each.is_file()))
         for of, folder in folders.items()
         if folder is not None and folder.is_dir()
     )
@@ -210,6 +219,20 @@ def _triton_folder() -> Path:
     return Path(os.environ.get("TRITON_CACHE_DIR") or Path("~").expanduser() / ".triton" / "cache")
 
 
+def _loops_folder() -> Path | None:
+    """Where Numba keeps the compiled loops of filters; None where it keeps none, so that each process compiles."""
+    try:
+        import numba
+
+        from openmps.ops.numba import windows
+
+        # It chooses a folder for each module, when a function of it is to be compiled; all loops are in one package.
+        kept = numba.njit(cache=True)(windows.correlate).stats.cache_path
+        return None if kept is None else Path(kept)
+    except Exception:  # it says so by an error
+        return None
+
+
 # --- the engine and its devices ---------------------------------------------------------------------------------------
 
 
@@ -217,6 +240,14 @@ def _engine() -> str:
     import torch
 
     return f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+
+
+def _filters(usable: Collection[str]) -> tuple[str, ...]:
+    from openmps.ops import numba, opencv
+
+    packages = (("Numba", "numba", numba), ("OpenCV", "cv2", opencv))
+    found = [name for name, module, package in packages if module in usable and package.library() is not None]
+    return (*found, "PyTorch")
 
 
 def _threads(*, with_engine: bool) -> dict[str, int]:

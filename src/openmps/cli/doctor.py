@@ -65,9 +65,13 @@ def described(found: Diagnosis) -> Iterator[str]:
         yield from _lines(device)
     if not found.threads:
         return
+    if found.filters:
+        yield f"image filters on the CPU: by {', '.join(found.filters)}"
     yield f"threads: {', '.join(f'{count} {what}' for what, count in found.threads.items())}"
     yield from (f"{name}={value}" for name, value in found.environment.items())
     yield from (f"cache of {each.of}: {each.folder}, {each.bytes / (1 << 20):,.1f} MiB" for each in found.caches)
+    if "Numba" in found.filters and all(each.of != "numba" for each in found.caches):
+        yield "cache of numba: none can be written, so each process compiles the loops of filters"
     yield from ("", f"at fault: {'; '.join(found.faults)}" if found.faults else "nothing is wrong")
 
 
