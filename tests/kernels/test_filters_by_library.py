@@ -306,6 +306,36 @@ def test_what_computes_a_filter_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert _libraries(command_buffer) == ["PyTorch", "PyTorch", ""]
 
 
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The library before the first filter, as it is where nobody chooses; PyTorch's number of threads comes back."""
+    cv2, before = opencv.library(), torch.get_num_threads()
+    theirs = cv2.getNumThreads()
+    cv2.setNumThreads(-1)
+    found: list[int] = []
+    monkeypatch.setattr(opencv, "_followed", found)
+    yield found
+    torch.set_num_threads(before)
+    cv2.setNumThreads(theirs)
+
+
+def test_a_number_of_threads_that_a_program_sets_stays(told: list[int]) -> None:
+    cv2 = opencv.library()
+    assert cv2.getNumThreads() == torch.get_num_threads() == told[0]
+    for count in (7, 5):
+        cv2.setNumThreads(count)
+        assert opencv.library().getNumThreads() == count
+    torch.set_num_threads(told[0] + 1)
+    assert opencv.library().getNumThreads() == torch.get_num_threads()
+
+
+def test_a_number_of_threads_that_was_set_before_the_first_filter_stays(told: list[int]) -> None:
+    opencv._loaded().setNumThreads(opencv._loaded().getNumberOfCPUs() + 3)
+    assert opencv.library().getNumThreads() == opencv._loaded().getNumberOfCPUs() + 3
+    torch.set_num_threads(told[0] + 1)
+    assert opencv.library().getNumThreads() == torch.get_num_threads()
+
+
 @pytest.mark.parametrize("version", [None, "4.13.0"])
 def test_a_library_that_cannot_be_used_is_named(
     version: str | None, monkeypatch: pytest.MonkeyPatch, logged: Any

@@ -1,6 +1,7 @@
 """Faster forms of image filters on the CPU, by OpenCV: its Python package is the extra ``filters``.
 
-`library` loads it when a filter first runs. Its pool of threads is as large as PyTorch's, whatever was set before.
+`library` loads it when a filter first runs. Its pool of threads is as large as PyTorch's, unless a program has chosen
+another size.
 """
 
 from __future__ import annotations
@@ -46,11 +47,22 @@ def _loaded() -> Any:
     return None
 
 
+_followed: list[int] = []
+"""PyTorch's number of threads when the library was told it last."""
+
+
 def library() -> Any:
-    """The module ``cv2``, of as many threads as PyTorch has; None where there is none."""
+    """The module ``cv2``; None where there is none.
+
+    It is told PyTorch's number of threads at first, and whenever that changes. In between, what a program sets stays;
+    and what it has set before the first filter, or by the library's own variable in the environment.
+    """
     found = _loaded() if is_installed() else None
-    if found is not None and found.getNumThreads() != torch.get_num_threads():
-        found.setNumThreads(torch.get_num_threads())
+    if found is not None and _followed != (threads := [torch.get_num_threads()]):
+        is_chosen = not _followed and found.getNumThreads() != found.getNumberOfCPUs()
+        _followed[:] = threads
+        if not is_chosen:
+            found.setNumThreads(*threads)
     return found
 
 
