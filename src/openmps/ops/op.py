@@ -304,23 +304,9 @@ class Function:
     """
 
     __slots__ = (
-        "_overwritten",
-        "actions",
-        "equations",
-        "fills",
-        "forms",
-        "fused",
-        "input_values",
-        "inputs",
-        "launches",
-        "library",
-        "may_share",
-        "origin",
-        "output_values",
-        "outputs",
-        "placement",
-        "value_count",
-    )
+        "_overwritten", "actions", "equations", "fills", "forms", "fused", "input_values", "inputs",
+        "launches", "library", "may_share", "origin", "output_values", "outputs", "placement", "value_count",
+    )  # fmt: skip
 
     def __init__(
         self,
