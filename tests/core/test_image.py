@@ -14,6 +14,7 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError
+from openmps.kernels.image_filters.threshold import MPSImageThresholdTruncate
 from openmps.metal.device import MTLCommandQueue, MTLDevice
 from openmps.runtime.devices import mtl_device
 from openmps.types import (
@@ -258,6 +259,20 @@ def test_private_images_are_the_device_s_own() -> None:
             method()
     with pytest.raises(MPSArgumentError, match="PRIVATE"):
         np.asarray(image.batch_representation()[0])
+
+
+def test_an_image_may_be_larger_than_textures() -> None:
+    """For data that never goes to a Mac; `openmps lint` names those of graphs. Their texture is an error."""
+    numbers = np.arange(20_000, dtype=np.float32)
+    for shape in ((1, 20_000, 1), (20_000, 1, 1)):
+        source = MPSImage.from_numpy(CPU, numbers.reshape(shape))
+        made = MPSImage(CPU, source.descriptor())
+        command_buffer = CPU.new_command_queue().command_buffer()
+        MPSImageThresholdTruncate(CPU, 17_000.0).encode(command_buffer, source, made)
+        command_buffer.commit()
+        assert (made.numpy().ravel() == np.minimum(numbers, 17_000)).all()
+        with pytest.raises(MPSArgumentError, match="must be an integer of 1 to 16384, got 20000"):
+            _ = made.texture
 
 
 # --- allocator -------------------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ class MPSImageDescriptor(KnownAttributes):
     ``width`` and ``height`` are pixels, ``feature_channels`` numbers a pixel, ``number_of_images`` images in one
     object. ``pixel_format`` follows from the channel format and the channel count. ``usage`` and ``cpu_cache_mode``
     are kept for the program that asks for them and change nothing here; an image of ``storage_mode`` PRIVATE refuses
-    reads and writes by the CPU.
+    reads and writes by the CPU. A side may be longer than 16,384 pixels, which no texture of a Mac has: `openmps lint`
+    names such images of graphs.
     """
 
     image_descriptor = Factory(
