@@ -136,8 +136,14 @@ def _tensor_of(owner: Any) -> Tensor | None:
     return present if isinstance(present, Tensor) else None
 
 
-unwritten: dict[int, _Unwritten] = {}
-"""By the entries' identities: owners need not be hashable. Empty but after a fault."""
+_Key = tuple[int, tuple[range, ...]]
+unwritten: dict[_Key, _Unwritten] = {}
+"""By `_key`: of works that write the same one stands for all. Empty but after a fault."""
+
+
+def _key(owner: object, ranges: tuple[range, ...]) -> _Key:
+    """Owners need not be hashable; the number of one that is gone may be another's, whose entry takes the place."""
+    return id(owner), ranges
 
 
 def mark_unwritten(works: Iterable[tuple[str, object]], name: str, error: MTLExecutionError | None = None) -> None:
@@ -148,13 +154,13 @@ def mark_unwritten(works: Iterable[tuple[str, object]], name: str, error: MTLExe
         for region in work.writes() if isinstance(work, Writer) else ():
             if region.owner is not None and region.tensor is None:
                 entry = _Unwritten(weakref.ref(region.owner), region.ranges, f"{label!r} on {name}", told)
-                unwritten[id(entry)] = entry
+                unwritten[_key(region.owner, region.ranges)] = entry
 
 
 def mark_written(regions: Iterable[Region]) -> None:
     """The regions are written now, whoever should have written them before."""
-    for entry in _unwritten_of(list(regions)) if unwritten else ():
-        unwritten.pop(id(entry), None)
+    for key, _ in _unwritten_of(list(regions)) if unwritten else ():
+        unwritten.pop(key, None)
 
 
 def mark_written_by(works: Iterable[tuple[str, object]]) -> None:
@@ -164,21 +170,20 @@ def mark_written_by(works: Iterable[tuple[str, object]]) -> None:
 
 def rename_unwritten(owner: object, heir: object) -> None:
     """What is unwritten of ``owner`` is unwritten of ``heir``, all of which takes its place."""
-    for entry in _unwritten_of([Region(owner)]) if unwritten else ():
-        unwritten.pop(id(entry), None)
-        handed = entry._replace(owner=weakref.ref(heir), ranges=())
-        unwritten[id(handed)] = handed
+    for key, entry in _unwritten_of([Region(owner)]) if unwritten else ():
+        unwritten.pop(key, None)
+        unwritten[_key(heir, ())] = entry._replace(owner=weakref.ref(heir), ranges=())
 
 
-def _unwritten_of(regions: Sequence[Region]) -> list[_Unwritten]:
+def _unwritten_of(regions: Sequence[Region]) -> list[tuple[_Key, _Unwritten]]:
     """What is known to be unwritten of some regions."""
-    found: list[_Unwritten] = []
-    for entry in unwritten.copy().values():
+    found: list[tuple[_Key, _Unwritten]] = []
+    for key, entry in unwritten.copy().items():
         region = entry.region()
         if region is None:
-            unwritten.pop(id(entry), None)
+            unwritten.pop(key, None)
         elif any(region.meets(each) for each in regions):
-            found.append(entry)
+            found.append((key, entry))
     return found
 
 
@@ -194,7 +199,7 @@ def wait_until_written(who: str, action: str, regions: Iterable[Region]) -> None
         return
     wanted = list(regions)
     _wait_for_unfinished(who, action, wanted)
-    for entry in _unwritten_of(wanted)[:1] if unwritten else ():
+    for _, entry in _unwritten_of(wanted)[:1] if unwritten else ():
         raise _never_written(who, action, entry)
 
 
@@ -218,7 +223,7 @@ def require_written(who: str, action: str, regions: Iterable[Region]) -> None:
         MTLCommandBufferError: What would have been the first to write one of the regions was dropped.
         MTLExecutionError: It did not run.
     """
-    for entry in _unwritten_of(list(regions)):
+    for _, entry in _unwritten_of(list(regions)):
         region = entry.region()
         if region is not None and _writers([region]) == (None, []):
             raise _never_written(who, action, entry)
@@ -236,7 +241,7 @@ def unreadable(works: Iterable[tuple[str, object]]) -> tuple[str, MTLCommandBuff
     for label, work in works:
         if not isinstance(work, Writer):
             continue
-        for entry in _unwritten_of(list(work.reads())):
+        for _, entry in _unwritten_of(list(work.reads())):
             region = entry.region()
             if region is not None and not any(region.meets(each) for each in written):
                 return label, _never_written(label, "run", entry)
