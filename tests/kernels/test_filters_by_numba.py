@@ -81,7 +81,13 @@ def test_every_row_of_the_table_runs(runs: list[tuple[type, ...]], monkeypatch: 
     for sample in ALL_FILTERS:
         images = [BENCH.image(each, UNORM8) for each in sample.sources()]
         encoded(sample.make(CPU), images, BENCH.empty((1, *sample.destination), UNORM8))
-    encoded(MPSImageBilinearScale(CPU), [BENCH.filled((1, 4, 9, 8), 0.5)], BENCH.empty((1, 3, 5, 6)))
+    straight, opaque = MPSAlphaType.NON_PREMULTIPLIED, MPSAlphaType.ALPHA_IS_ONE
+    for kernel in (
+        MPSImageBilinearScale(CPU),
+        conversion.MPSImageConversion(CPU, straight, opaque),
+        conversion.MPSImageConversion(CPU, straight, straight),
+    ):
+        encoded(kernel, [BENCH.filled((1, 4, 9, 8), 0.5)], BENCH.empty((1, 3, 9, 8)))
     assert set(table.FORMS) == set(runs)
 
 

@@ -14,6 +14,7 @@ from openmps.ops.image.histogram import Lookup, table_of_bytes
 from openmps.ops.image.library_form import Array, Run
 from openmps.ops.image.site import BYTES, FLOATS, Site
 from openmps.ops.image.threshold import Limited, Threshold, Thresholding
+from openmps.ops.numba import colours
 from openmps.ops.numba.bins import find_bins, spans_of
 from openmps.ops.numba.loop import PAIRS, are_compiled, bits, lines, loop, loops
 from openmps.ops.numba.primitives import claim, finish, multiply_add, number, store, wait
@@ -73,10 +74,9 @@ def gray_threshold(site: Site) -> Run | None:
     assert isinstance(op, Threshold)
     assert isinstance(spread, Spread)
     channels = site.sources[0].channels
-    if site.formats != (BYTES, BYTES) or channels not in (COMPONENTS - 1, COMPONENTS) or spread.count != 1:
-        return None
-    if min(gray.weights) < 0.0 or not sum(gray.weights) <= _MOST_GRAY:
-        return None
+    is_usual = min(gray.weights) >= 0.0 and sum(gray.weights) <= _MOST_GRAY
+    if not is_usual or site.formats != (BYTES, BYTES) or channels < COMPONENTS - 1 or spread.count != 1:
+        return colours.thresholded(site)
     limit, largest = encode(torch.tensor([op.limit, op.largest]), BYTES).tolist()
     masks = np.array(
         {
@@ -195,7 +195,7 @@ def convert_alpha(site: Site) -> Run | None:
     op = site.ops[0]
     assert isinstance(op, ConvertAlpha)
     if site.formats != (BYTES, BYTES) or not op.premultiplies:
-        return None
+        return colours.converted_alpha(site)
 
     def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
         rows, columns = made.shape[:2]

@@ -9,6 +9,7 @@ import torch
 
 from openmps.ops.image.library_form import Array, Run
 from openmps.ops.image.site import BYTES, Site
+from openmps.ops.numba.colours import put_components
 from openmps.ops.numba.loop import PAIRS, added_components, are_compiled, bits, lines, loop, loops
 from openmps.ops.numba.primitives import claim, finish, mix_four, multiply_add, number, store, sum_four, wait
 from openmps.ops.resample.image_scale import ScaleFilter, ScaleImage, Scaling
@@ -141,20 +142,11 @@ def _sum_rows(
             tap += 1
 
 
-def _put_components(total: Any, channels: int, into: Any, kept: int, count: int, factor: Any, added: Any) -> None:
-    """Numbers of pixels as pixels of other channels, with others in the place of those that are not there."""
-    for pixel in range(count):
-        for channel in range(min(channels, kept)):
-            store(into, pixel * kept + channel, total[pixel * channels + channel] * factor)
-        for channel in range(channels, kept):
-            store(into, pixel * kept + channel, added[channel])
-
-
 @loops(
     "T[::1], int64, S[::1], int64, int64, int64, int64, int64, int64, "
     "int64[:, ::1], float32[:, ::1], int64[::1], float32[::1], int64, float32, float32[::1]",
     PAIRS,
-    uses=(_row, _sum_rows, _put_components),
+    uses=(_row, _sum_rows, put_components),
 )
 def _resample(
     claims: Any, x: Any, x_step: int, made: Any, step: int, rows: int, begin: int, width: int, channels: int, kept: int,
@@ -163,7 +155,7 @@ def _resample(
     """Sums over rows and columns with weights; behind the last row and column there are zeros."""
     nothing = np.zeros(width, x.dtype)
     sums, taps = np.zeros(width + channels + 4, np.float32), len(across) // count
-    total = np.empty(count * channels + 4, np.float32)
+    total, room = np.empty(count * channels + 4, np.float32), np.empty(count * kept, np.float32)
     first, last = claim(claims)
     while first < last:
         for row in range(first, last):
@@ -173,11 +165,7 @@ def _resample(
                     place = pixel * channels + channel
                     sum_four(sums, channel, across_places, across, pixel * taps, taps, total, place)
             into = made[row * step :][: count * kept]
-            if kept == channels:
-                for column in range(count * channels):
-                    store(into, column, total[column] * factor)
-            else:
-                _put_components(total, channels, into, kept, count, factor, added)
+            put_components(total, channels, into, kept, count, factor, added, room)
         finish(claims, last - first)
         first, last = claim(claims)
     wait(claims)

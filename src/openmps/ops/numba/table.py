@@ -15,7 +15,7 @@ from openmps.ops.image.separable import MeanBytes, Separable, SeparableBytes
 from openmps.ops.image.statistics import MinAndMax
 from openmps.ops.image.threshold import Limited, Threshold
 from openmps.ops.image.windows import Correlate
-from openmps.ops.numba import LARGE, measures, order, pixels, scale, windows
+from openmps.ops.numba import LARGE, colours, measures, order, pixels, scale, windows
 from openmps.ops.op import Op
 from openmps.ops.pointwise.arithmetic import Combination
 from openmps.ops.resample.image_scale import ScaleImage
@@ -29,6 +29,9 @@ FORMS: dict[tuple[type[Op], ...], Form] = {
     (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold, smallest=LARGE),
     (Combination, Limited): Form(Reads.REGIONS, pixels.combination, smallest=LARGE),
     (ConvertAlpha,): Form(Reads.REGIONS, pixels.convert_alpha, smallest=LARGE),
+    (ConvertAlpha, Components): Form(Reads.REGIONS, colours.converted_alpha, smallest=LARGE),
+    (): Form(Reads.REGIONS, colours.converted, smallest=LARGE),
+    (Components,): Form(Reads.REGIONS, colours.converted, smallest=LARGE),
     (Lookup,): Form(Reads.REGIONS, pixels.looked_up, smallest=LARGE),
     (MinAndMax,): Form(Reads.REGIONS, measures.extremes, smallest=LARGE),
     (Extreme,): Form(Reads.WINDOWS, order.extreme, MPSImageEdgeMode.CLAMP, smallest=LARGE),
