@@ -136,7 +136,7 @@ class ByLibrary:
         if rows is not None:
             self._make_rows(library, picture, rows, constants)
         elif self._is_cut:
-            whole = np.empty(given[0].shape, made.dtype)
+            whole = np.empty((*given[0].shape[:2], *made.shape[2:]), made.dtype)
             self._run(library, [*given, *constants], whole, self._edges[0])
             (height, width), (down, across) = self._site.size, self._site.window.size
             made[...] = whole[down // 2 :, across // 2 :][:height, :width]

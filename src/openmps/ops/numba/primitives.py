@@ -62,6 +62,11 @@ def number(x: Any) -> Any:
     raise NotImplementedError
 
 
+def turned(x: Any, flip: Any) -> Any:
+    """A byte whose bits are turned round by those of another one; a float or the bits of a float16 times a float32."""
+    raise NotImplementedError
+
+
 def pair(x: Any, y: Any) -> Any:
     """The sum of two of them."""
     raise NotImplementedError
@@ -73,7 +78,10 @@ def look(array: Any, index: Any) -> Any:
 
 
 def store(array: Any, index: Any, value: Any) -> None:
-    """Put a float32 number into an array of its type, or rounded into one of bytes, NaN as 0, or of bits of float16."""
+    """Put a float32 number into an array of its type, or rounded into one of bytes, NaN as 0, or of bits of float16.
+
+    A byte stays as it is.
+    """
     raise NotImplementedError
 
 
@@ -92,8 +100,8 @@ def sum_four(
     raise NotImplementedError
 
 
-def store_byte(array: Any, index: Any, value: Any) -> None:
-    """Put a byte as it is into an array of bytes, as `store`."""
+def store_element(array: Any, index: Any, value: Any) -> None:
+    """Put a byte or a float32 number as it is into an array of its type, as `store`."""
     raise NotImplementedError
 
 
@@ -103,14 +111,14 @@ def look_aside(array: Any, index: Any) -> Any:
 
 
 def store_aside(array: Any, index: Any, value: Any) -> None:
-    """As `store_byte`, for arrays that `look` reads afterwards."""
+    """As `store_element`, for arrays that `look` reads afterwards."""
     raise NotImplementedError
 
 
 @cache
 def version() -> int:
     """A number for what these functions are, which loops have compiled in."""
-    return zlib.crc32(b"".join(map(code_of, (_pointer, _scoped, _halves, _teach_bytes, *_LESSONS))))
+    return zlib.crc32(b"".join(map(code_of, (_pointer, _scoped, _halves, _teach_elements, *_LESSONS))))
 
 
 def code_of(function: Any) -> bytes:
@@ -231,6 +239,16 @@ def _teach_sums(extending: Any, types: Any) -> None:
 
         return {types.float32: same, types.uint16: of_half}.get(x, widened)
 
+    @extending.overload(turned, strict=False)
+    def turned_(x: Any, flip: Any) -> Any:
+        def inverted(x: Any, flip: Any) -> Any:
+            return np.uint8(x ^ flip)
+
+        def multiplied(x: Any, flip: Any) -> Any:
+            return number(x) * flip
+
+        return inverted if x is types.uint8 else multiplied
+
     @extending.overload(pair, strict=False)
     def pair_(x: Any, y: Any) -> Any:
         def sum_(x: Any, y: Any) -> Any:
@@ -271,8 +289,8 @@ def _scoped(name: str, extending: Any, types: Any) -> tuple[Any, Any]:
     return get, put
 
 
-def _teach_bytes(extending: Any, get: Any, put: Any, loaded: Any, stored: Any) -> None:
-    """What the functions `loaded` and `stored` do, of bytes."""
+def _teach_elements(extending: Any, types: Any, get: Any, put: Any, loaded: Any, stored: Any) -> None:
+    """What the functions `loaded` and `stored` do, of elements as they are."""
 
     @extending.overload(loaded, strict=False)
     def look_(array: Any, index: Any) -> Any:
@@ -286,14 +304,17 @@ def _teach_bytes(extending: Any, get: Any, put: Any, loaded: Any, stored: Any) -
         def kept(array: Any, index: Any, value: Any) -> Any:
             put(array, index, np.uint8(value))
 
-        return kept
+        def same(array: Any, index: Any, value: Any) -> Any:
+            put(array, index, value)
+
+        return kept if array.dtype is types.uint8 else same
 
 
 def _teach_places(extending: Any, types: Any) -> None:
     get, put = _scoped("stored", extending, types)
     _, to_half = _halves(extending, types)
-    _teach_bytes(extending, get, put, look, store_byte)
-    _teach_bytes(extending, *_scoped("stored aside", extending, types), look_aside, store_aside)
+    _teach_elements(extending, types, get, put, look, store_element)
+    _teach_elements(extending, types, *_scoped("stored aside", extending, types), look_aside, store_aside)
 
     @extending.overload(store, strict=False)
     def store_(array: Any, index: Any, value: Any) -> Any:
@@ -309,7 +330,7 @@ def _teach_places(extending: Any, types: Any) -> None:
         def halved(array: Any, index: Any, value: Any) -> Any:
             put(array, index, to_half(value))
 
-        return {types.float32: kept, types.uint16: halved}.get(array.dtype, rounded)
+        return kept if value is types.uint8 else {types.float32: kept, types.uint16: halved}.get(array.dtype, rounded)
 
 
 def _teach_vectors(extending: Any, types: Any) -> None:

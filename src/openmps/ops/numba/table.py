@@ -14,7 +14,7 @@ from openmps.ops.image.order import Extreme
 from openmps.ops.image.separable import MeanBytes, Separable, SeparableBytes
 from openmps.ops.image.statistics import MinAndMax
 from openmps.ops.image.threshold import Limited, Threshold
-from openmps.ops.image.windows import Correlate
+from openmps.ops.image.windows import Correlate, GradientMagnitude
 from openmps.ops.numba import LARGE, colours, measures, order, pixels, scale, windows
 from openmps.ops.op import Op
 from openmps.ops.pointwise.arithmetic import Combination
@@ -23,6 +23,8 @@ from openmps.types import MPSImageEdgeMode
 
 FORMS: dict[tuple[type[Op], ...], Form] = {
     (Correlate,): Form(Reads.WINDOWS, windows.correlate, smallest=LARGE),
+    (GradientMagnitude,): Form(Reads.WINDOWS, windows.sobel, smallest=LARGE),
+    (Gray, GradientMagnitude): Form(Reads.WINDOWS, windows.sobel, smallest=LARGE),
     (Separable,): Form(Reads.WINDOWS, windows.separable, smallest=LARGE),
     (SeparableBytes,): Form(Reads.WINDOWS, windows.separable_bytes, smallest=LARGE),
     (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes, smallest=LARGE),

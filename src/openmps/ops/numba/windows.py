@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from openmps.ops.image.colour import Gray
 from openmps.ops.image.library_form import Array, Run
 from openmps.ops.image.separable import MeanBytes, Profile, Separable, SeparableBytes, Shape, sums_exactly
 from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
 from openmps.ops.image.windows import Correlate
-from openmps.ops.numba.loop import lines, loop, loops
+from openmps.ops.numba.colours import find_grays
+from openmps.ops.numba.loop import PAIRS, are_compiled, bits, lines, loop, loops
 from openmps.ops.numba.primitives import claim, finish, look, multiply_add, number, pair, store, wait
 from openmps.types import MPSImageEdgeMode
 
@@ -370,6 +372,85 @@ def correlate(site: Site) -> Run | None:
             *(rows, made.size, x, step, *into, rows, columns, channels, weights, height, width),
             *(bias, clamps),
             band=_BAND * (height // 2),
+        )
+
+    return run
+
+
+# --- lengths of differences -------------------------------------------------------------------------------------------
+
+
+def _widen_grays(
+    x: Any, begin: int, count: int, channels: int, weights: Any, clamps: Any, numbers: Any, wide: Any
+) -> None:
+    """Gray values of a row, with one more on both sides."""
+    row = x[begin:][: count * channels]
+    for place in range(len(row)):
+        numbers[place] = number(row[place])
+    find_grays(numbers, channels, count, weights, wide[1:])
+    wide[0] = wide[1] if clamps else np.float32(0.0)
+    wide[count + 1] = wide[count] if clamps else np.float32(0.0)
+
+
+def _differ(p: Any, q: Any, r: Any, step: int, count: int, factor: Any, into: Any) -> None:
+    """Lengths of the two differences of Sobel's, over windows of 3 x 3 pixels of three rows."""
+    a, b, c = p[:count], p[step:][:count], p[2 * step :][:count]
+    d, f = q[:count], q[2 * step :][:count]
+    g, h, i = r[:count], r[step:][:count], r[2 * step :][:count]
+    two, infinity = np.float32(2.0), np.float32(np.inf)
+    for column in range(count):
+        low, high = look(c, column) - look(g, column), look(i, column) - look(a, column)
+        across = low + high + two * (look(f, column) - look(d, column))
+        down = low - high + two * (look(b, column) - look(h, column))
+        length = np.sqrt(across * across + down * down)
+        is_infinite = abs(across) == infinity or abs(down) == infinity  # though the other one be no number
+        store(into, column, infinity if is_infinite else length * factor)
+
+
+@loops(
+    "T[::1], int64, S[::1], int64, int64, int64, int64, int64, float32[::1], float32, boolean",
+    PAIRS,
+    uses=(find_grays, _widen, _widen_grays, _differ),
+)
+def _sobel(
+    claims: Any, x: Any, x_step: int, made: Any, step: int, rows: int, columns: int, channels: int, of: int,
+    weights: Any, factor: Any, clamps: Any,
+) -> None:  # fmt: skip
+    """`_differ` of pixels of so many channels, or of gray values of pixels of others; three rows lie in a ring."""
+    count, span = columns * channels, (columns + 2) * channels
+    ring, numbers = np.empty(3 * span, np.float32), np.empty(columns * of, np.float32)
+    first, last = claim(claims)
+    while first < last:
+        for read in range(first - 1, last + 1):
+            wide, place = ring[(read + 1) % 3 * span :][:span], min(max(read, 0), rows - 1) * x_step
+            if not clamps and (read < 0 or read >= rows):
+                wide[:] = np.float32(0.0)
+            elif of == channels:
+                _widen(x, place, count, channels, channels, clamps, wide)
+            else:
+                _widen_grays(x, place, columns, of, weights, clamps, numbers, wide)
+            row = read - 1
+            if row >= first:
+                p, q, r = ring[row % 3 * span :], ring[(row + 1) % 3 * span :], ring[(row + 2) % 3 * span :]
+                _differ(p, q, r, channels, count, factor, made[row * step :][:count])
+        finish(claims, last - first)
+        first, last = claim(claims)
+    wait(claims)
+
+
+def sobel(site: Site) -> Run | None:
+    """`GradientMagnitude`, also of the `Gray` value."""
+    gray, of, channels = site.ops[0], site.sources[0].channels, site.result.channels
+    if not are_compiled(site.formats) or (of != channels and not isinstance(gray, Gray)):
+        return None
+    weights = np.array(gray.weights if isinstance(gray, Gray) else (0.0,) * 3, np.float32)
+    factor = np.float32(site.unit * site.scale)
+
+    def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
+        x, into, clamps = bits(given[0]), bits(made), edge_mode == MPSImageEdgeMode.CLAMP
+        _sobel[x.dtype.name, into.dtype.name].run(
+            *(len(made), x.size, *lines(x), *lines(into), *made.shape[:2], channels, of, weights, factor, clamps),
+            band=_BAND,
         )
 
     return run
