@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from openmps.ops.matrix.looped_steps import looped_forward, looped_gradients, takes_loop
 from openmps.ops.matrix.products import product
 from openmps.ops.matrix.recurrent_cells import (
     Neurons,
@@ -159,6 +160,8 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
         assert x is not None
         given, keeps = Parameters(*rest), any(wanted[3:])
         state = _state(hidden, memory, x, self.cell, self.rows[0], self.size)
+        if takes_loop(self.cell, x, self.rows, self.size, given):
+            return self._looped(x, state, given, wanted)
         if not (keeps or self.keeps_all or self.runs_backward):
             library = library_lstm(self.cell, x, self.rows, state, given)
             if library is not None:
@@ -179,6 +182,23 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
         if not keeps:
             return run.hidden, *left, None, None, None, None
         return run.hidden, *left, gates, *self._before(run), run.memory
+
+    def _looped(self, x: Tensor, state: State, given: Parameters, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
+        """The results by `looped_forward`."""
+        gates = project(x, given, self.cell.gates)
+        before, after = looped_forward(self.cell, gates, state, given, is_backward=self.runs_backward)
+        behind = [self._behind(each) if wanted[1 + place] else None for place, each in enumerate(after)]
+        kept = (gates, *before, after.memory) if any(wanted[3:]) else [None] * 4
+        return after.hidden, *behind, *kept
+
+    def _behind(self, after: Tensor | None) -> Tensor | None:
+        """What is left of a part of the states, of the rows of all steps."""
+        if after is None:
+            return None
+        steps = after.view(len(self.rows), self.rows[0], self.size)
+        if self.keeps_all:
+            return steps.flip(0) if self.runs_backward else steps
+        return (steps[:1] if self.runs_backward else steps[-1:]).clone()
 
     def _before(self, run: Run) -> list[Tensor | None]:
         """H and c before all steps, the rows of each one behind the other."""
@@ -227,10 +247,13 @@ class RecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=3):
         assert gradient is not None
         assert gates is not None
         assert h0 is not None
-        state = _state(hidden, memory, gradient, self.cell, self.rows[0], self.size)
+        state, given = _state(hidden, memory, gradient, self.cell, self.rows[0], self.size), Parameters(*rest)
+        if takes_loop(self.cell, gradient, self.rows, self.size, given):
+            made, before = looped_gradients(self.cell, gradient, Steps(gates, h0, c0, c1), state, given)
+            return made, *[self._before(each) if wanted[1 + place] else None for place, each in enumerate(before)]
         from openmps.ops.matrix.fused_steps import fused_gradients
 
-        how = self.cell, gradient, self.rows, Steps(gates, h0, c0, c1), state, Parameters(*rest)
+        how = self.cell, gradient, self.rows, Steps(gates, h0, c0, c1), state, given
         with OneThread(applies=_is_small(gradient, self.rows[0], rest[1])):
             made, before = fused_gradients(*how) or gradients(*how)
         before = before if self.keeps_all else before[:1]
@@ -239,6 +262,13 @@ class RecurrenceGradient(Op, kind=Kind.CONTRACTION_GRADIENT, results=3):
             _stacked([each.hidden for each in before]) if wanted[1] else None,
             _stacked([each.memory for each in before]) if wanted[2] else None,
         )
+
+    def _before(self, of_states: Tensor | None) -> Tensor | None:
+        """What is given of the gradients of a part of the states, of the rows of all steps."""
+        if of_states is None:
+            return None
+        steps = of_states.view(len(self.rows), self.rows[0], self.size)
+        return steps if self.keeps_all else steps[:1].clone()
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:

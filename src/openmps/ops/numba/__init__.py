@@ -1,6 +1,7 @@
-"""Faster forms of image filters on the CPU, as loops that Numba compiles: a part of the extra ``filters``.
+"""Faster forms of image filters and recurrent layers on the CPU, as loops that Numba compiles: of the extra ``filters``.
 
-`library` loads it when a filter that has such a form first runs on a picture that is not small.
+`library` loads it when a filter that has such a form first runs on a picture that is not small, or a layer over several
+steps.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _load() -> Any:
         fault = "NUMBA_DISABLE_JIT is set"
     except (ImportError, OSError) as error:
         fault = error
-    logging.getLogger(__name__).warning("Numba cannot be used, so filters take other forms: %s", fault)
+    logging.getLogger(__name__).warning("Numba cannot be used, so filters and layers take other forms: %s", fault)
     return None
 
 

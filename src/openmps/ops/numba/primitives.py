@@ -85,6 +85,14 @@ def store(array: Any, index: Any, value: Any) -> None:
     raise NotImplementedError
 
 
+def dot(matrix: Any, place: Any, vector: Any) -> Any:
+    """The sum of the products of a vector's float32 numbers with those from a place on, in any order.
+
+    The order is the same for vectors of one length. As with `look`, the function stores none of them by `store`.
+    """
+    raise NotImplementedError
+
+
 def mix_four(numbers: Any, first: Any, second: Any, weight: Any, into: Any, place: Any) -> None:
     """Put four bytes from ``place`` on: of float32 numbers of 0 … 255 between those from two places on."""
     raise NotImplementedError
@@ -333,6 +341,19 @@ def _teach_places(extending: Any, types: Any) -> None:
         return kept if value is types.uint8 else {types.float32: kept, types.uint16: halved}.get(array.dtype, rounded)
 
 
+def _teach_products(extending: Any, types: Any) -> None:
+    # Partial sums side by side, and products that are not rounded before they are added.
+    @extending.overload(dot, strict=False, jit_options={"fastmath": {"reassoc", "contract"}})
+    def dot_(matrix: Any, place: Any, vector: Any) -> Any:
+        def found(matrix: Any, place: Any, vector: Any) -> Any:
+            total = np.float32(0.0)
+            for each in range(len(vector)):
+                total += look(matrix, place + each) * look(vector, each)
+            return total
+
+        return found
+
+
 def _teach_vectors(extending: Any, types: Any) -> None:
     ir, utils = (import_module(name) for name in ("llvmlite.ir", "numba.core.cgutils"))
     four = ir.VectorType(ir.FloatType(), 4)
@@ -405,4 +426,4 @@ def _teach_vectors(extending: Any, types: Any) -> None:
         return summed
 
 
-_LESSONS = _teach_claims, _teach_sums, _teach_places, _teach_vectors
+_LESSONS = _teach_claims, _teach_sums, _teach_places, _teach_products, _teach_vectors

@@ -1,0 +1,124 @@
+"""Conventional recurrent layers over few rows on the CPU: all steps are one loop that Numba compiles, if it is there.
+
+A library's function of a step, or what it brings into an order of its own before the first one, takes longer than the
+products of so few rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from openmps.ops import numba
+from openmps.ops.image.library_form import Array
+from openmps.ops.matrix.recurrent_cells import Gru, Lstm, Parameters, RecurrentCell, SingleGate, State
+from openmps.ops.matrix.recurrent_gradients import Steps
+
+_NEURONS = {
+    Gru: [torch.sigmoid, torch.sigmoid, torch.tanh],
+    Lstm: [torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid, torch.tanh],
+}
+"""Of the gates, and of the memory."""
+_FEWEST_STEPS = 8
+"""Fewer are not worth loading Numba."""
+_LIMITS: dict[type[RecurrentCell], tuple[int, int]] = {Gru: (8, 1 << 22), Lstm: (1, 1 << 16)}
+"""Most rows, and most multiplications of a step: of more, a library's functions are as fast."""
+
+
+def suits_loop(cell: RecurrentCell, size: int, device: torch.device, rows: Sequence[int]) -> bool:
+    """Whether the loop is the fastest form of a cell with weights of states and none of memories, over such steps."""
+    if isinstance(cell, SingleGate) or device.type != "cpu" or not numba.is_installed():
+        return False
+    most_rows, most_products = _LIMITS[type(cell)]
+    if len(rows) < _FEWEST_STEPS or not rows[-1] or rows[0] != rows[-1] or rows[0] > most_rows:
+        return False
+    if rows[0] * cell.gates * size * size > most_products:
+        return False
+    activations = (*cell.activations, cell.output) if isinstance(cell, Lstm) else cell.activations
+    is_plain = isinstance(cell, Lstm) or cell.p == 1
+    return is_plain and [each.applied() for each in activations] == _NEURONS[type(cell)]
+
+
+def takes_loop(cell: RecurrentCell, x: Tensor, rows: Sequence[int], size: int, given: Parameters) -> bool:
+    """The same of operands, where the loop can be had; ``x`` is what is given for all steps."""
+    if given.states is None or given.memories is not None:
+        return False
+    is_float = x.dim() == 2 and x.dtype == given.states.dtype == torch.float32
+    return is_float and suits_loop(cell, size, x.device, rows) and numba.library() is not None
+
+
+class Between(NamedTuple):
+    """States between steps, or their gradients, the rows of all steps one behind the other."""
+
+    before: State
+    after: State
+
+
+def looped_forward(
+    cell: RecurrentCell, gates: Tensor, state: State, given: Parameters, *, is_backward: bool
+) -> Between:
+    """As `recurrent_cells.forward`."""
+    from openmps.ops.numba import recurrent as loops
+
+    rows, weights, made = len(state.hidden), _weights(given), _with_room(state, len(gates), at_end=is_backward)
+    arrays = [each.numpy() for each in (gates, *made) if each is not None]
+    if isinstance(cell, Gru):
+        loops.gru_steps.run(1, 0, *arrays, *weights, cell.is_flipped, is_backward, rows)
+    else:
+        loops.lstm_steps.run(1, 0, *arrays, *weights, is_backward, rows)
+    earlier, later = _parts(made, rows)
+    return Between(later, earlier) if is_backward else Between(earlier, later)
+
+
+def _weights(given: Parameters) -> tuple[Array, bool]:
+    """Those of states as a loop takes them, and whether they lie row by row, or column by column."""
+    states = given.states
+    assert states is not None
+    by_columns = not states.is_contiguous() and states.t().is_contiguous()
+    return (states.t() if by_columns else states).contiguous().view(-1).numpy(), not by_columns
+
+
+def _with_room(state: State, rows: int, *, at_end: bool) -> State:
+    """The numbers of a state behind or before room for so many rows."""
+
+    def widened(numbers: Tensor | None) -> Tensor | None:
+        if numbers is None:
+            return None
+        made = numbers.new_empty(len(numbers) + rows, numbers.shape[1])
+        (made[rows:] if at_end else made[: len(numbers)]).copy_(numbers)
+        return made
+
+    hidden, memory = map(widened, state)
+    assert hidden is not None
+    return State(hidden, memory)
+
+
+def _parts(made: State, rows: int) -> list[State]:
+    """All rows but the last ones, and all but the first ones."""
+    hidden, memory = made
+    return [State(hidden[part], None if memory is None else memory[part]) for part in (slice(-rows), slice(rows, None))]
+
+
+def looped_gradients(
+    cell: RecurrentCell, gradient: Tensor, at: Steps, state: State, given: Parameters
+) -> tuple[Tensor, State]:
+    """As `recurrent_gradients.gradients`; of the states before all steps, the rows of each one behind the other."""
+    from openmps.ops.numba import recurrent as loops
+
+    rows, weights, made = (
+        len(state.hidden),
+        _weights(given),
+        torch.empty_like(at.gates, memory_format=torch.contiguous_format),
+    )
+    of_states = _with_room(state, len(gradient), at_end=True)
+    kept = (at.hidden,) if isinstance(cell, Gru) else (at.before, at.after)
+    read = [each.contiguous().numpy() for each in (gradient, at.gates, *kept) if each is not None]
+    arrays = [*read, made.numpy(), *[each.numpy() for each in of_states if each is not None]]
+    if isinstance(cell, Gru):
+        loops.gru_steps_back.run(1, 0, *arrays, *weights, cell.is_flipped, rows)
+    else:
+        loops.lstm_steps_back.run(1, 0, *arrays, *weights, rows)
+    return made, _parts(of_states, rows)[0]
