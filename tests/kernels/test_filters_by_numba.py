@@ -273,7 +273,7 @@ def test_a_library_that_cannot_be_used_is_named(
     try:
         assert numba.library() is None
         fault = "NUMBA_DISABLE_JIT is set" if is_disabled else "Numba needs NumPy"
-        assert f"Numba cannot be used, so filters take other forms: {fault}" in logged.text
+        assert f"Numba cannot be used, so filters and layers take other forms: {fault}" in logged.text
     finally:
         numba._loaded.cache_clear()
 

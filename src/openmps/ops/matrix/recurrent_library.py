@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from openmps.cpu import CpuChoice
+from openmps.ops.matrix.looped_steps import suits_loop
 from openmps.ops.matrix.recurrent_cells import Lstm, Parameters, RecurrentCell, State, has_small_steps
 from openmps.ops.one_thread import OneThread
 from openmps.ops.op import Kind, Op
@@ -81,6 +82,8 @@ save on its maker's processors."""
 
 def trains_by_library(cell: RecurrentCell, size: int, device: torch.device, rows: Sequence[int]) -> bool:
     """Whether its gradient is faster than a loop, too: see `takes_library`."""
+    if suits_loop(cell, size, device, rows):
+        return False
     if size >= _LARGE and rows[0] < _FEW and CpuChoice.LARGE_LSTM.takes_intel:
         return False
     return takes_library(cell, device, rows)
