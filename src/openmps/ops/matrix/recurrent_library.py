@@ -73,8 +73,8 @@ class _Call(NamedTuple):
     """The library's."""
 
 
-_AT_ONCE = 1 << 19
-"""Numbers of states of a call that leaves what the gradient needs."""
+_AT_ONCE = 900_000
+"""Numbers of states of a call that leaves what the gradient needs, which is less than 32 MiB of memory then."""
 _LARGE, _FEW = 512, 8
 """Numbers of a state from which on the library's packing of weights takes longer than MKL's products of fewer rows
 save on its maker's processors."""
@@ -92,8 +92,8 @@ def trains_by_library(cell: RecurrentCell, size: int, device: torch.device, rows
 def steps_of_calls(size: int, rows: Sequence[int]) -> tuple[int, ...]:
     """The steps of each call of `LibraryRecurrence`, one behind the other.
 
-    What a call leaves for the gradient is nine numbers for each number of its states. Memory as large as all steps of
-    many rows need goes back to the system each time, and to get it again takes a third as long as the work. Each call
+    What a call leaves for the gradient is nine numbers for each number of its states. Memory of 32 MiB goes back to the
+    system each time (`openmps.metal.host_memory`), and to get it again takes a third as long as the work. Each call
     brings the weights into the library's order; that of large ones takes longer.
     """
     calls = 1 if size >= _LARGE else min(len(rows), -(-sum(rows) * size // _AT_ONCE))

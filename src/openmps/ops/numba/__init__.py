@@ -1,4 +1,4 @@
-"""Faster forms of image filters and recurrent layers on the CPU, as loops that Numba compiles: of the extra ``filters``.
+"""Faster forms of filters and recurrent layers on the CPU, as loops that Numba compiles: of the extra ``filters``.
 
 `library` loads it when a filter that has such a form first runs on a picture that is not small, or a layer over several
 steps.
