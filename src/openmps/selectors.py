@@ -110,6 +110,11 @@ class _Absent:
 
 _ABSENT = _Absent()
 _BY_PLACE, _BY_NAME = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+_PLACES, _NAMES = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+_ONLY_BY_PLACE = inspect.Parameter.POSITIONAL_ONLY
+_OWN = tuple([f"_openmps_{name}" for name in ("call", "refuse", "no", "more", "kw")])
+_METHOD, _REFUSE, _NOTHING, _SURPLUS, _UNKNOWN = _OWN
+"""What the text of a call says besides its arguments' names."""
 Checks = Mapping[str, Callable[[str, Any], object]]
 """By arguments' names what raises for a wrong value, told who refuses it."""
 
@@ -117,44 +122,59 @@ Checks = Mapping[str, Callable[[str, Any], object]]
 def name_calls(kind: type, prefix: str, **checks: Callable[[str, Any], object]) -> None:
     """Have methods that a class defines itself name the object, and what does not fit, as `takes` does; but faster.
 
-    They are those whose names begin so, but for those that take any argument. The values that have ``checks`` must be
-    right before another argument is called missing: where one was left out, the next is in its place.
+    They are those whose names begin so. The values that have ``checks`` must be right before another argument is called
+    missing: where one was left out, the next is in its place.
 
     Python refuses such a call before the method runs. So the method is called by a function of the same arguments,
     which takes what does not fit as well. It is made as text, as those of dataclasses are: one of ``*arguments,
     **named`` takes twice as long, or five times where arguments go by name. What is given by place and by name at once
-    Python refuses itself, and names it.
+    Python refuses itself, and names it; so it does calls of coroutines and generators, which are left as they are.
     """
     for name, method in list(vars(kind).items()):
-        if name.startswith(prefix) and isinstance(method, FunctionType) and not hasattr(method, "__wrapped__"):
+        if name.startswith(prefix) and type(method) is FunctionType and not hasattr(method, "__wrapped__"):
             own = list(inspect.signature(method).parameters.values())[1:]
-            if all(each.kind in (_BY_PLACE, _BY_NAME) for each in own):
+            is_plain = not method.__code__.co_flags & _DEFERRED
+            if is_plain and all(each.kind is not _ONLY_BY_PLACE and each.name not in _OWN for each in own):
                 setattr(kind, name, _naming(method, own, checks))
 
 
+_DEFERRED = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
 def _naming(method: FunctionType, parameters: Sequence[inspect.Parameter], checks: Checks) -> Callable[..., Any]:
-    defaults = {each.name: _ABSENT if each.default is each.empty else each.default for each in parameters}
-    by_place = [each.name for each in parameters if each.kind is _BY_PLACE]
-    by_name = [name for name in defaults if name not in by_place]
-    around = {"__name__": __name__, "_method": method, "_absent": _ABSENT, "_refuse": partial(_refuse, checks)}
+    names = {kind: [each.name for each in parameters if each.kind is kind] for kind in (*_STARS, _BY_PLACE, _BY_NAME)}
+    defaults = {
+        each.name: _ABSENT if each.default is each.empty else each.default
+        for each in parameters
+        if each.kind not in _STARS
+    }
+    around = {"__name__": __name__, _METHOD: method, _NOTHING: _ABSENT, _REFUSE: partial(_refuse, checks)}
     required = [name for name, value in defaults.items() if value is _ABSENT]
-    call = FunctionType(_code(by_place, by_name, required), around, method.__name__)
-    call.__defaults__ = tuple(defaults[name] for name in by_place)
-    call.__kwdefaults__ = {name: defaults[name] for name in by_name}
+    call = FunctionType(_code(names, required), around, method.__name__)
+    call.__defaults__ = tuple(defaults[name] for name in names[_BY_PLACE])
+    call.__kwdefaults__ = {name: defaults[name] for name in names[_BY_NAME]}
     return wraps(method)(call)
 
 
-def _code(by_place: Sequence[str], by_name: Sequence[str], required: Sequence[str]) -> CodeType:
+_STARS = {_PLACES: "*", _NAMES: "**"}
+
+
+def _code(names: Mapping[Any, Sequence[str]], required: Sequence[str]) -> CodeType:
     """The code of a function with these arguments."""
-    heads = ["self", *by_place, "*_surplus", *by_name, "**_unknown"]
-    given = ", ".join(f"{name}={name}" for name in (*by_place, *by_name))
-    passed = ", ".join(["self", *by_place, *(f"{name}={name}" for name in by_name)])
-    is_misfit = " or ".join(["_surplus", "_unknown", *(f"{name} is _absent" for name in required)])
+    by_place, by_name = names[_BY_PLACE], names[_BY_NAME]
+    surplus, unknown = (names[kind] or [other] for kind, other in ((_PLACES, _SURPLUS), (_NAMES, _UNKNOWN)))
+    heads = ["self", *by_place, f"*{surplus[0]}", *by_name, f"**{unknown[0]}"]
+    taken = [f"{star}{name}" for kind, star in _STARS.items() for name in names[kind]]
+    passed = ["self", *by_place, *taken[: len(names[_PLACES])], *(f"{name}={name}" for name in by_name)]
+    misfits = [each for each in (_SURPLUS, _UNKNOWN) if each in (surplus[0], unknown[0])]
+    is_misfit = " or ".join([*misfits, *(f"{name} is {_NOTHING}" for name in required)])
+    given = ", ".join(f"{name!r}: {name}" for name in (*by_place, *by_name))
+    more, others = (each if each in misfits else "()" for each in (_SURPLUS, _UNKNOWN))
     text = (
         f"def call({', '.join(heads)}):\n"
-        f"    if {is_misfit}:\n"
-        f"        _refuse(self, dict({given}), {len(by_place)}, _surplus, _unknown)\n"
-        f"    return _method({passed})\n"
+        f"    if {is_misfit or False}:\n"
+        f"        {_REFUSE}(self, {{{given}}}, {len(by_place)}, {more}, {others})\n"
+        f"    return {_METHOD}({', '.join([*passed, *taken[len(names[_PLACES]) :]])})\n"
     )
     module = compile(text, "<arguments of a call>", "exec")
     return next(each for each in module.co_consts if isinstance(each, CodeType))

@@ -160,3 +160,31 @@ def test_encode_batch_is_advised_for_batches_alone() -> None:
         kernel.encode(command_buffer, [_image()], _image())
     with pytest.raises(mps.MPSTypeError, match="got MPSCommandBuffer$"):
         kernel.encode(command_buffer, command_buffer, _image())
+
+
+@pytest.mark.parametrize("kind", [mps.MPSNNOptimizerAdam, mps.MPSNNOptimizerStochasticGradientDescent])
+def test_methods_that_take_any_argument_name_what_is_missing(kind: Any) -> None:
+    with pytest.raises(mps.MPSTypeError, match=f"{kind.__name__}: command_buffer must be given"):
+        kind(mps.mtl_device("cpu"), 0.1).encode()
+
+
+@pytest.mark.parametrize("name", ["_method", "_surplus", "_unknown", "_refuse", "_absent", "dict"])
+def test_subclasses_may_call_their_arguments_anything(name: str) -> None:
+    space: dict[str, Any] = {}
+    exec(f"def encode(self, command_buffer, {name}): return {name}", space)
+    kind: Any = type("Own", (mps.MPSCNNNeuronLinear,), {"encode": space["encode"]})
+    kernel = kind(mps.mtl_device("cpu"), 2.0, 0.0)
+    assert kernel.encode(None, 5) == kernel.encode(None, **{name: 5}) == 5
+    with pytest.raises(mps.MPSTypeError, match="command_buffer"):
+        kernel.encode()
+
+
+def test_coroutines_and_generators_stay_what_they_are() -> None:
+    class Own(mps.MPSCNNNeuronLinear):
+        async def encode_later(self, command_buffer: Any) -> None: ...
+
+        def encode_each(self, command_buffer: Any) -> Any:
+            yield command_buffer
+
+    assert inspect.iscoroutinefunction(Own.encode_later)
+    assert inspect.isgeneratorfunction(Own.encode_each)

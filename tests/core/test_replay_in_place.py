@@ -273,3 +273,16 @@ def test_pictures_of_several_pieces_of_memory_are_not_gathered_ahead_of_what_wri
         np.testing.assert_array_equal(numbers(made)[:1], _expected(values))
     assert not asked
     assert "in several pieces of memory" in str(command_buffer.explain())
+
+
+def test_memory_that_was_given_back_is_not_written(chain: Chain) -> None:
+    """Where there is nothing yet, nothing has taken the place of what is gone; nor is it the same."""
+    commands = chain.encoded_once(chain.images)
+    for seed in range(8):
+        found = chain.run(seed, commands=commands)
+    assert found == ["replayed"] * STEPS
+    last = chain.images[-1]
+    held = last.whole().stored().untyped_storage()  # so that nobody else gets the memory meanwhile
+    last.set_purgeable_state(mps.MPSPurgeableState.EMPTY)
+    assert chain.run(20, commands=commands) == ["run"] * STEPS
+    del held

@@ -13,6 +13,8 @@ import torch
 import openmps as mps
 from encoding import Bench, finish, numbers
 from replay_twin import outcomes, replaying_queue
+from samples.batch_normalization import ChannelSource
+from samples.group_normalization import GammaAndBetaSource
 
 SHAPE = (1, 3, 5, 6)
 
@@ -29,12 +31,16 @@ def do(commands: mps.ReusableCommands, queue: mps.MTLCommandQueue | None = None)
     return command_buffer
 
 
-def values(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=SHAPE).astype(np.float32)
+def values(seed: int, shape: tuple[int, ...] = SHAPE) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def write(image: mps.MPSImage, numbers: np.ndarray) -> None:
     image.write_bytes(np.ascontiguousarray(numbers.transpose(0, 2, 3, 1)))
+
+
+def linear(bench: Bench) -> mps.MPSCNNNeuron:
+    return mps.MPSCNNNeuronLinear(bench.device, 2.0, 0.0)
 
 
 def relu(bench: Bench) -> mps.MPSCNNNeuron:
@@ -258,13 +264,117 @@ def test_a_refused_gradient_leaves_the_state_as_it_was(bench: Bench) -> None:
     source, flow, result = bench.image(values(0)), bench.image(values(1)), bench.empty(SHAPE)
     command_buffer = bench.command_buffer()
     _, state = kernel.encode(command_buffer, source, destination_state_is_temporary=False)
-    with pytest.raises(mps.MTLCommandBufferError, match="got an encode that adds to what a gradient state holds"):
+    with pytest.raises(mps.MTLCommandBufferError, match="got an encode with states"):
         gradient.encode(mps.ReusableCommands(bench.queue), flow, source, state, result)
     gradient.encode(command_buffer, flow, source, state, result)
     finish(command_buffer)
     found = state.gradient_for_weights.tensor(torch.float32).view(3, 3).cpu().numpy()
     expected = np.einsum("nohw,nihw->oi", values(1), values(0))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_encodes_with_states_are_refused(bench: Bench) -> None:
+    """What a state holds, and what it has counted, is that of one encode."""
+    x, y, flow, result = (bench.image(values(seed)) for seed in range(4))
+    says = "must do the same each time, got an encode with states"
+    kernel = mps.MPSCNNNeuronReLU(bench.device, 0.1)
+    gradient = mps.MPSCNNNeuronGradient(bench.device, mps.MPSNNNeuronDescriptor(mps.MPSCNNNeuronType.RELU, 0.1))
+    state = kernel.result_state(x)
+    for encode in (
+        lambda to: kernel.encode(to, x, y, destination_state=state),
+        lambda to: kernel.encode(to, x, destination_state_is_temporary=False),
+        lambda to: gradient.encode(to, flow, x, state, result),
+    ):
+        kernel.encode(bench.command_buffer(), x, y, destination_state=state)
+        commands = mps.ReusableCommands(bench.queue)
+        with pytest.raises(mps.MTLCommandBufferError, match=says):
+            encode(commands)
+        assert not commands.encodings
+
+
+def test_statistics_are_refused_before_they_count(bench: Bench) -> None:
+    kernel = mps.MPSCNNBatchNormalization(bench.device, ChannelSource(3))
+    statistics = mps.MPSCNNBatchNormalizationStatistics(bench.device)
+    images, result = bench.batch(values(0, (4, 3, 5, 6))), bench.batch(np.zeros((4, 3, 5, 6)))
+    state = kernel.result_state(images[0])
+    with pytest.raises(mps.MTLCommandBufferError, match="must do the same each time"):
+        statistics.encode_batch(mps.ReusableCommands(bench.queue), images, state)
+    command_buffer = bench.command_buffer()
+    statistics.encode_batch(command_buffer, images, state)
+    kernel.encode_batch(command_buffer, images, state, result)
+    finish(command_buffer)
+    np.testing.assert_allclose(numbers(result).mean((0, 2, 3)), 0.0, atol=1e-5)
+
+
+def test_reloads_are_refused(bench: Bench) -> None:
+    descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, 3, 2)
+    weights = mps.ArrayConvolutionDataSource(descriptor, np.ones((2, 1, 1, 3), np.float32))
+    convolution = mps.MPSCNNConvolution(bench.device, weights)
+    says, commands = "must do the same each time, got new numbers", mps.ReusableCommands(bench.queue)
+    with pytest.raises(mps.MTLCommandBufferError, match=says):
+        convolution.reload_weights_and_biases(commands, convolution.parameters.state())
+    buffers = [bench.device.new_buffer(12) for _ in range(2)]
+    state = mps.MPSCNNNormalizationGammaAndBetaState(*buffers)
+    for kind, source in (
+        (mps.MPSCNNBatchNormalization, ChannelSource(3)), (mps.MPSCNNInstanceNormalization, GammaAndBetaSource(3))
+    ):  # fmt: skip
+        with pytest.raises(mps.MTLCommandBufferError, match=says):
+            kind(bench.device, source).reload_gamma_and_beta(commands, state)
+    assert not commands.encodings
+
+
+def _unwritten(bench: Bench) -> Any:
+    """An image that a command buffer was to write which is gone."""
+    image, command_buffer = bench.empty(SHAPE), bench.command_buffer()
+    linear(bench).encode(command_buffer, bench.image(values(0)), image)
+    del command_buffer
+    gc.collect()
+    return image
+
+
+def test_an_encode_that_raises_adds_nothing(bench: Bench) -> None:
+    source, late = bench.image(values(0)), bench.empty(SHAPE)
+    commands = mps.ReusableCommands(bench.queue)
+    linear(bench).encode(commands, source, bench.empty(SHAPE))
+    linear(bench).encode(commands, late, bench.empty(SHAPE))
+    command_buffer = bench.command_buffer()
+    linear(bench).encode(command_buffer, source, late)
+    del command_buffer
+    gc.collect()
+    command_buffer = bench.command_buffer()
+    with pytest.raises(mps.MTLCommandBufferError, match="dropped"):
+        commands.encode(command_buffer)
+    assert not command_buffer.encodings
+
+
+def test_what_was_dropped_may_be_written_and_read_by_work_that_is_encoded_once(bench: Bench) -> None:
+    for make in (bench.command_buffer, lambda: mps.ReusableCommands(bench.queue)):
+        late, target = _unwritten(bench), make()
+        linear(bench).encode(target, bench.image(values(0)), late)
+        linear(bench).encode(target, late, bench.empty(SHAPE))
+
+
+def test_temporary_images_may_be_read_when_a_command_buffer_with_their_work_was_dropped(bench: Bench) -> None:
+    commands = mps.ReusableCommands(bench.queue)
+    between = linear(bench).encode(commands, bench.image(values(0)))
+    command_buffer = bench.command_buffer()
+    commands.encode(command_buffer)
+    del command_buffer
+    gc.collect()
+    linear(bench).encode(commands, between, bench.empty(SHAPE))
+
+
+def test_a_refused_gradient_makes_no_gradients(bench: Bench) -> None:
+    forward = mps.MPSCNNInstanceNormalization(bench.device, GammaAndBetaSource(3))
+    backward = mps.MPSCNNInstanceNormalizationGradient(bench.device)
+    x, y, flow, result = (bench.image(values(seed)) for seed in range(4))
+    state = forward.result_state(x)
+    forward.encode(command_buffer := bench.command_buffer(), x, y, destination_state=state)
+    finish(command_buffer)
+    before = [slot.resource for slot in state._slots]
+    with pytest.raises(mps.MTLCommandBufferError, match="must do the same each time"):
+        backward.encode(mps.ReusableCommands(bench.queue), flow, x, state, result)
+    assert [slot.resource for slot in state._slots] == before
 
 
 @pytest.mark.parametrize(
@@ -283,6 +393,7 @@ def test_a_refused_gradient_leaves_the_state_as_it_was(bench: Bench) -> None:
         (lambda c, q: mps.MPSCommandBuffer(command_buffer=c), "command_buffer must be committed, got ReusableCommands"),
         (lambda c, q: mps.ReusableCommands(q.device), "command_queue must be an MTLCommandQueue, got MTLDevice"),
         (lambda c, q: c.encode(_committed(q)), "must not be committed yet"),
+        (lambda c, q: c.encode(), "ReusableCommands: command_buffer must be given"),
     ],
 )  # fmt: skip
 def test_what_is_refused(bench: Bench, act: Callable[[Any, Any], Any], says: str) -> None:

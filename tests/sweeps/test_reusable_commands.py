@@ -17,13 +17,11 @@ from openmps.metal.device import MTLCommandBuffer
 from openmps.metal.reusable_commands import ReusableCommands
 from samples.sample import Sample
 
-OF_ONE_ENCODE = {"MPSCNNDropout", "ImageAugmentation", "MixUp"}
-"""Kernels that have numbers of their own in each encode."""
-SUMMING = {
-    "MPSCNNConvolution", "MPSCNNConvolutionTranspose", "MPSCNNFullyConnected", "MPSCNNGroupNormalization",
-    "MPSCNNInstanceNormalization",
+OF_ONE_ENCODE = {
+    "ImageAugmentation", "MPSCNNDropout", "MPSCNNLoss", "MPSCNNYOLOLoss", "MPSNNForwardLoss", "MPSNNLossGradient",
+    "MixUp",
 }  # fmt: skip
-"""Kernels whose gradients of parameters are added to those of encodes before."""
+"""Kernels that have numbers of their own, or states, in each encode."""
 
 
 class Repeated(ReusableCommands):
@@ -54,7 +52,7 @@ class RepeatingBench(Bench):
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_what_is_done_again_is_the_same(sample: Sample, device: torch.device) -> None:
     plain, repeating, kind = Bench.on(device), RepeatingBench.on(device), class_of(sample)
-    if kind in OF_ONE_ENCODE or (kind in SUMMING and sample.gradients):
+    if kind in OF_ONE_ENCODE or sample.gradients:
         with pytest.raises(MTLCommandBufferError, match="must do the same each time"):
             train(repeating, sample, sample.sources(), repeating.batch)
         if kind in OF_ONE_ENCODE:

@@ -455,7 +455,8 @@ class MPSNNGraph(PlannedGraph):
         """Record the work with its updates; the states that come out."""
         interface, who = self._interface, self._name or self.name
         if type(command_buffer) not in COMMAND_BUFFERS:
-            self._updates.check(command_buffer, who, program)
+            has_states = bool(given or interface.result_states)
+            self._updates.check(command_buffer, who, program, has_states=has_states)
         self._stale_weights.warn()
         step = update = None
         treatment = self._updates.treatment(self.gradient_norm_limit, keeps=self.keeps_gradients)

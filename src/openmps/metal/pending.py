@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -70,6 +70,9 @@ class Writer:
 
 class Unfinished(Protocol):
     """The record of a command buffer, from its making to the end of its last handler."""
+
+    is_reusable: ClassVar[bool]
+    """Whether it runs as a part of others alone: nobody waits for it, but work behind it reads what it writes."""
 
     @property
     def name(self) -> str:
@@ -225,7 +228,7 @@ def require_written(who: str, action: str, regions: Iterable[Region]) -> None:
     """
     for _, entry in _unwritten_of(list(regions)):
         region = entry.region()
-        if region is not None and _writers([region]) == (None, []):
+        if region is not None and _writers([region], are_reusable=True) == (None, []):
             raise _never_written(who, action, entry)
 
 
@@ -266,8 +269,11 @@ def _wait_for_unfinished(who: str, action: str, wanted: Sequence[Region]) -> Non
             raise _told_again(error) from error.__cause__
 
 
-def _writers(wanted: Sequence[Region]) -> tuple[str | None, list[Unfinished]]:
-    """What writes one of the regions: the first work that is not committed, in words, and committed records."""
+def _writers(wanted: Sequence[Region], *, are_reusable: bool = False) -> tuple[str | None, list[Unfinished]]:
+    """What writes one of the regions: the first work that is not committed, in words, and committed records.
+
+    Of those that are `are_reusable` nothing is told unless they are asked for, too.
+    """
     refused: str | None = None
     awaited: list[Unfinished] = []
     # A copy in one step: records come and go on other threads.
@@ -275,6 +281,8 @@ def _writers(wanted: Sequence[Region]) -> tuple[str | None, list[Unfinished]]:
         record = reference()
         if record is None or record.is_finished:
             _unfinished.discard(reference)
+            continue
+        if record.is_reusable and not are_reusable:
             continue
         is_committed = record.is_committed
         label = _writer(record, wanted)

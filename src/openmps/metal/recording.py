@@ -6,7 +6,7 @@ import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -36,6 +36,9 @@ class Encoder(Owner, Protocol):
 
 class Record:
     """What a Metal command buffer holds until its commit."""
+
+    is_reusable: ClassVar[bool] = False
+    """See `openmps.metal.pending.Unfinished`."""
 
     __slots__ = ("__weakref__", "debug_groups", "encoder", "execution", "executor", "is_measured", "label", "ticket")
 

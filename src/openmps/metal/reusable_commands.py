@@ -8,7 +8,8 @@ from openmps.checks import of_kind, store
 from openmps.errors import MPSDeviceError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.device import CommandBuffer, Lifetime, MTLCommandBuffer, MTLCommandQueue, Recording
 from openmps.metal.execution import Handler, Release, Work, keep_place
-from openmps.selectors import name_arguments
+from openmps.metal.pending import require_read_written, unwritten
+from openmps.selectors import name_arguments, name_calls
 
 _COMMIT = "Call its encode(command_buffer), and commit that one"
 
@@ -18,9 +19,7 @@ class _Kept(Recording):
 
     __slots__ = ()
 
-    def unfinished_works(self) -> tuple[tuple[str, Work], ...]:
-        """None: command buffers have it, once it is encoded to them."""
-        return ()
+    is_reusable = True
 
     def abandon(self) -> None:
         """Nothing is to be said of it."""
@@ -43,12 +42,14 @@ class ReusableCommands(MTLCommandBuffer):
             commands.encode(command_buffer)
             command_buffer.commit()
 
-    Settings are those of the encode: a property of a kernel that is set later counts for later ones.
-    Images, buffers and weights are read when the work runs. Temporary objects that are made on it keep their memory as
-    long as it is there, and are not valid on other command buffers.
+    Settings are those of the encode: a property of a kernel that is set later counts for later ones, and so do gamma
+    and beta of a batch normalization that its data source gives anew. Images, buffers and weights are read when the
+    work runs. Temporary objects that are made on it keep their memory as long as it is there, and are not valid on
+    other command buffers.
 
     It takes work that does the same each time. What has numbers of its own encode (rates and steps of optimizers,
-    counts of random masks) or adds to a gradient state, functions of `record` and handlers raise; so does a commit.
+    counts of random masks), encodes with gradient states, reloads, functions of `record` and handlers raise; so does a
+    commit. Recurrent layers may be trained so.
     """
 
     def __init__(self, command_queue: MTLCommandQueue) -> None:
@@ -99,7 +100,10 @@ class ReusableCommands(MTLCommandBuffer):
         if not command_buffer.recording.is_open:
             rule = "must not be committed yet, and have every encoder ended"
             raise MTLCommandBufferError(self.name, "command_buffer", rule, repr(command_buffer))
-        for label, work in recording.execution.works:
+        works = tuple(recording.execution.works)  # another thread may encode meanwhile
+        for label, work in works if unwritten else ():
+            require_read_written(label, work)
+        for label, work in works:
             command_buffer.record(label, work)
 
     # --- what only command buffers have ------------------------------------------------------------------------------
@@ -126,3 +130,6 @@ class ReusableCommands(MTLCommandBuffer):
 
     def _refuse(self, action: str) -> NoReturn:
         raise MTLCommandBufferError(self.name, action, "is for command buffers, which are committed", None, _COMMIT)
+
+
+name_calls(ReusableCommands, "encode")

@@ -276,7 +276,9 @@ def empty_image(like: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
 def packed(x: Tensor) -> Tensor:
     """Images in channels-last memory, with strides that PyTorch's kernels know for it."""
     images, channels, height, width = x.shape
-    return x.permute(0, 2, 3, 1).reshape(-1).view(images, height, width, channels).permute(0, 3, 1, 2)
+    # In a row, the numbers of one channel of many are a view whose numbers lie apart.
+    row = x.permute(0, 2, 3, 1).reshape(-1).contiguous()
+    return row.view(images, height, width, channels).permute(0, 3, 1, 2)
 
 
 def pitch_of(image: Tensor) -> int | None:

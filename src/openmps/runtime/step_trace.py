@@ -7,7 +7,7 @@ on is named, and has a version. As long as no version changes, the work is the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, final
 
 from openmps.metal.device import CommandBuffer, MTLCommandBuffer, MTLCommandQueue
@@ -15,7 +15,7 @@ from openmps.metal.execution import Work
 from openmps.metal.reusable_commands import ReusableCommands
 from openmps.metal.version import Version
 from openmps.ops.op import Function, Role
-from openmps.runtime.binding import Binding, Number, flat
+from openmps.runtime.binding import Binding, Number
 from openmps.runtime.dispatch import Frame
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -87,27 +87,28 @@ def is_declared(owner: object, method: str) -> bool:
 def check_numbers(command_buffer: CommandBuffer, label: str, function: Function) -> None:
     """Called before the numbers of an encode are asked for, which counts it: raise where they would hold for more."""
     numbers = [name for role, name in function.inputs if role is Role.NUMBER]
-    if numbers and isinstance(command_buffer, ReusableCommands):
-        command_buffer.refuse(label, f"an encode with a number of its own, {numbers[0]!r}")
+    if numbers:
+        check_reusable(command_buffer, label, f"an encode with a number of its own, {numbers[0]!r}")
     if isinstance(command_buffer, StepTrace):
         raise UndeclaredError(f"encode of {label}")
 
 
-def check_sums(command_buffer: CommandBuffer, label: str, output_bindings: Sequence[Binding]) -> None:
-    """Called before an encode is noted: raise where what it adds to memory would be added more than once."""
-    if isinstance(command_buffer, ReusableCommands) and any(each.adds for each in flat(output_bindings)):
-        command_buffer.refuse(label, "an encode that adds to what a gradient state holds")
+def check_reusable(command_buffer: CommandBuffer, label: str, got: str) -> None:
+    """Called before an encode that something takes note of, ``got``: raise where it would be done more than once."""
+    if isinstance(command_buffer, ReusableCommands):
+        command_buffer.refuse(label, got)
 
 
 def step_number(command_buffer: CommandBuffer, ask: Callable[[], float]) -> Binding:
     """The number that a work is bound to: that of now, or on a trace that of each step."""
-    if isinstance(command_buffer, ReusableCommands):
+    if isinstance(command_buffer, ReusableCommands):  # as `check_reusable`, without a call
         command_buffer.refuse("update", "a number of one step, such as a rate")
     return StepNumber(ask) if isinstance(command_buffer, StepTrace) else Number(ask())
 
 
 def at_each_step(command_buffer: CommandBuffer, action: Callable[..., object], *arguments: object) -> None:
     """Do something at an encode: now, or on a trace in each step."""
+    check_reusable(command_buffer, "reload", "new numbers, which kernels take note of")
     if isinstance(command_buffer, StepTrace):
         command_buffer.actions.append((action, arguments))
     else:

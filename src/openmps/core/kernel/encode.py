@@ -41,7 +41,7 @@ from openmps.metal.pending import unwritten
 from openmps.metal.version import Version
 from openmps.ops.op import Role
 from openmps.runtime.binding import Binding, new_number
-from openmps.runtime.step_trace import check_numbers, check_sums
+from openmps.runtime.step_trace import check_numbers, check_reusable
 
 _NUMBER, _BUFFER = Role.NUMBER, Role.BUFFER  # attributes of an enumeration cost a call, and each encode compares
 _RESULT_ALONE = (RESULT,)
@@ -255,7 +255,8 @@ class ImageKernel(PlannedKernel):
             self._require_written(plan, inputs, source_states)
         if type(command_buffer) not in COMMAND_BUFFERS:
             check_numbers(command_buffer, self.name, plan.function)
-            check_sums(command_buffer, self.name, self.output_bindings(plan.others, source_states))
+            if source_states is not None or destination_states is not None:
+                check_reusable(command_buffer, self.name, "an encode with states, each of which belongs to one encode")
         self._begin(plan, source_states, destination_states)
         saved = None
         if destination_states is not None and len(destination_states):

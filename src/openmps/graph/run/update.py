@@ -28,13 +28,13 @@ from openmps.graph.run.encoding import Images, StagesStates, batch_of, persisten
 from openmps.graph.run.training_step import TrainingStep
 from openmps.metal.device import CommandBuffer, MTLCommandQueue
 from openmps.metal.pending import NOT_COMMITTED
-from openmps.metal.reusable_commands import ReusableCommands
 from openmps.ops.rewrite.rule import place_of
 from openmps.runtime.step_trace import (
     StepTrace,
     Traced,
     UndeclaredError,
     check_numbers,
+    check_reusable,
     depends_on,
     is_declared,
 )
@@ -82,11 +82,13 @@ class Updates:
             if isinstance(source, Shardable):
                 source.shard_optimizer(shards)
 
-    def check(self, command_buffer: CommandBuffer, who: str, program: Program) -> None:
+    def check(self, command_buffer: CommandBuffer, who: str, program: Program, *, has_states: bool) -> None:
         """Raise, before an encode counts, where the command buffer takes what is the same each time alone."""
         check_numbers(command_buffer, who, program.function)
-        if self._layers and isinstance(command_buffer, ReusableCommands):
-            command_buffer.refuse(who, "a graph that trains, whose updates have numbers of their step")
+        if self._layers:
+            check_reusable(command_buffer, who, "a graph that trains, whose updates have numbers of their step")
+        if has_states:
+            check_reusable(command_buffer, who, "an encode with states, each of which belongs to one encode")
 
     def begin(self, program: Program, states: StagesStates) -> UpdatePass:
         """States for each layer that is updated, which the layer's kernels fill in."""

@@ -16,7 +16,7 @@ from openmps.ops.elements import Overwrite
 from openmps.runtime.binding import Numbers
 from openmps.runtime.derived import Dependents
 from openmps.runtime.dispatch import record_op
-from openmps.runtime.step_trace import at_each_step, depends_on
+from openmps.runtime.step_trace import at_each_step, check_reusable, depends_on
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
 """What a data source gives of a pair, one number a channel each."""
@@ -81,6 +81,7 @@ class HeldPair:
 
     def take(self, command_buffer: CommandBuffer, who: str, state: ChannelStatePair) -> None:
         """Record that the first numbers of a state are taken, which was checked and is read by this."""
+        check_reusable(command_buffer, who, "new numbers, which kernels take note of")
         given = [buffer for buffer in map(state.resource_at_index, range(2)) if isinstance(buffer, MTLBuffer)]
         channels = self.buffers.first.length // 4
         places = (*self.numbers(), *(Numbers(buffer, 0, channels) for buffer in given))

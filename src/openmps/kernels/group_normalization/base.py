@@ -30,7 +30,7 @@ from openmps.ops.normalization.sample_variance import ScaledRow, population_fact
 from openmps.ops.op import Value
 from openmps.runtime.binding import Numbers
 from openmps.runtime.dispatch import record_op
-from openmps.runtime.step_trace import at_each_step
+from openmps.runtime.step_trace import at_each_step, check_reusable
 
 
 class ScalesAndShifts(Protocol):
@@ -100,6 +100,7 @@ class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
         check_command_buffer(self.name, command_buffer, self.device)
         state.check_usable(self.name, "gamma_and_beta_state", command_buffer)
         state.check_holds(self.name, "gamma_and_beta_state", self._numbers.channels)
+        check_reusable(command_buffer, self.name, "new numbers, which kernels take note of")
         numbers, gamma = self._numbers, state.gamma
         given = (Numbers(buffer, 0, numbers.channels) for buffer in (gamma, state.beta))
         record_op(command_buffer, f"{self.name} reload", Overwrite(), (numbers.gamma, numbers.beta, *given))

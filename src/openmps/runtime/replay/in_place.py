@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
-from operator import attrgetter, is_, methodcaller
+from operator import attrgetter
 from weakref import ref
 
 from openmps.metal.execution import Work, keep_place
@@ -20,7 +20,6 @@ from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.recorder import Recorder, Recording
 
 Launch = Callable[[], None]
-_call, _present = methodcaller("__call__"), attrgetter("present")
 _REMEMBERED = 64
 """Sequences of launches that are known, captured or not."""
 
@@ -65,10 +64,14 @@ class _Again:
         self._tensors = [ref(each.present) for each in memories]
 
     def is_of(self, works: Iterable[Work]) -> bool:
-        """Whether they are these works, and nothing has taken the place of their memory."""
-        if not all(map(is_, map(_call, self._works), works)):
+        """Whether they are these works, and all of their memory is there, where it was."""
+        if any(known() is not work for known, work in zip(self._works, works, strict=True)):
             return False
-        return all(map(is_, map(_present, map(_call, self._memories)), map(_call, self._tensors)))
+        for memory, tensor in zip(self._memories, self._tensors, strict=True):
+            held, there = tensor(), memory()
+            if held is None or there is None or there.present is not held:
+                return False
+        return True
 
 
 class InPlaceReplays:
