@@ -32,7 +32,7 @@ kernel.encode(command_buffer, source, source, result)
 command_buffer.commit()
 np.testing.assert_allclose(result.numpy().reshape(300, 301), 2.0 * x[..., 0], rtol=1e-6)
 from openmps.ops.numba.pixels import _combine
-print(mps.__file__, sum(_combine._compiled.stats.cache_hits.values()))
+print(mps.__file__, sum(_combine["float32", "float32"]._compiled.stats.cache_hits.values()))
 """
 
 

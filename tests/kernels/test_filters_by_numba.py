@@ -313,7 +313,8 @@ loop.Loop._made = slowly
 x = torch.ones(8).numpy()
 def run():
     made = 0 * x
-    _combine.run(1, 8, x, 8, x, 8, made, 8, 8, 0, torch.tensor([1.0, 2.0, 0.5, -9.0, 9.0]).numpy())
+    numbers = torch.tensor([1.0, 2.0, 0.5, -9.0, 9.0, 1.0]).numpy()
+    _combine["float32", "float32"].run(1, 8, x, 8, x, 8, made, 8, 8, 0, numbers)
     return made.tolist()
 other = threading.Thread(target=run)
 other.start()

@@ -1,4 +1,4 @@
-"""Extremes and Sobel's differences by compiled loops, where Numba is installed: the numbers of our own forms."""
+"""Filters of windows and of two pictures by compiled loops, where Numba is installed: the numbers of our own forms."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from encoding import FLOAT16, FLOAT32, UNORM8
 from filter_twins import BENCH, CPU, EDGES, compare, encoded, loops_of_any_picture, own_forms
 from in_one_test import in_one_test
+from openmps.kernels.image_filters import arithmetic, blur, convolution
 from openmps.kernels.image_filters.convolution import MPSImageSobel
 from openmps.kernels.image_filters.morphology import MPSImageAreaMax, MPSImageAreaMin
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLOrigin, MTLRegion, MTLSize
@@ -118,6 +119,55 @@ def test_sobel_of_numbers_that_are_none(
     for channels in (made, 3):
         image = picture(channels, (40, 43), stored_as, *numbers)
         compare(makes(kernel, image, (2, made, 40, 43)), stored_as)
+
+
+WEIGHTS = np.random.default_rng(2).normal(0.0, 0.3, (3, 3)).astype(np.float32)
+CROSS = np.array([[0, 1, 0], [2, -4, 1], [0, 0.5, 0]], np.float32)
+SUMS: list[Callable[[], Any]] = [
+    lambda: blur.MPSImageGaussianBlur(CPU, 1.7),
+    lambda: blur.MPSImageTent(CPU, 5, 9),
+    lambda: convolution.MPSImageConvolution(CPU, 3, 3, WEIGHTS),
+    lambda: convolution.MPSImageConvolution(CPU, 3, 3, CROSS),
+    lambda: convolution.MPSImageConvolution(CPU, 3, 1, WEIGHTS[0]),
+]
+
+
+@in_one_test
+@pytest.mark.parametrize(
+    ("make", "source", "result", "channels", "size", "edge"),
+    pairs(SUMS, FORMATS, FORMATS, (1, 2, 3, 4, 6), SIZES, EDGES),
+)
+def test_sums_of_windows(
+    make: Callable[[], Any], source: Format, result: Format, channels: int, size: tuple[int, int],
+    edge: MPSImageEdgeMode, runs: list[tuple[type, ...]],
+) -> None:  # fmt: skip
+    kernel, image = make(), picture(channels, size, source)
+    kernel.edge_mode = edge
+    for each in (kernel, moved(kernel, edge)):
+        runs.clear()
+        compare(makes(each, image, (2, channels, *size)), result)
+        assert runs or min(size) < 33  # windows that reach far beyond a picture are left to PyTorch
+
+
+@in_one_test
+@pytest.mark.parametrize(
+    ("name", "source", "result", "channels", "limits", "is_moved"),
+    pairs(("Add", "Subtract", "Multiply", "Divide"), FORMATS, FORMATS, (1, 3, 4), [None, (0.1, 0.7)], [False, True]),
+)
+def test_arithmetic(
+    name: str, source: Format, result: Format, channels: int, limits: tuple[float, float] | None, is_moved: bool,
+    runs: list[tuple[type, ...]],
+) -> None:  # fmt: skip
+    kernel = getattr(arithmetic, f"MPSImage{name}")(CPU)
+    kernel.primary_scale, kernel.secondary_scale, kernel.bias = 0.5, 1.5, 0.1
+    if limits is not None:
+        kernel.minimum_value, kernel.maximum_value = limits
+    if is_moved:
+        kernel.primary_offset, kernel.secondary_offset = MPSOffset(-3, 5, 0), MPSOffset(4, 0, 0)
+    images = [picture(channels, (33, 65), source, *each) for each in ((math.inf, 0.0), (0.0, math.nan, -0.0))]
+    runs.clear()
+    compare(lambda stored: encoded(kernel, images, BENCH.filled((2, channels, 33, 65), 0.5, stored)), result)
+    assert runs or {source, result} == {UNORM8}
 
 
 @in_one_test

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import numpy as np
 import torch
 
+from openmps.ops import opencv
 from openmps.ops.elements import COMPONENTS, encode
 from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
 from openmps.ops.image.histogram import Lookup, table_of_bytes
 from openmps.ops.image.library_form import Array, Run
-from openmps.ops.image.site import BYTES, FLOATS, Site
+from openmps.ops.image.site import BYTES, Site
 from openmps.ops.image.threshold import Limited, Threshold, Thresholding
 from openmps.ops.numba import colours
 from openmps.ops.numba.bins import find_bins, spans_of
@@ -21,7 +23,6 @@ from openmps.ops.numba.primitives import claim, finish, multiply_add, number, st
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
 from openmps.types import MPSImageEdgeMode
 
-_FLOATS = "float32[::1]", "int64"
 _MOST_GRAY = 1.001
 """Sum of weights up to which no gray value is a larger number than a byte, rounded."""
 _ALL = 255
@@ -108,20 +109,23 @@ def _within(value: Any, low: Any, high: Any) -> Any:
 
 
 def _combine_row(x: Any, y: Any, into: Any, kind: int, numbers: Any) -> None:
-    """``first x + second y``, ``(first x) (second y)`` or their quotient, and a bias, within limits."""
-    first, second, bias, low, high = numbers
+    """``first x + second y``, ``(first x) (second y)`` or their quotient, and a bias, within limits, and stored."""
+    first, second, bias, low, high, scale = numbers
     if kind == 0:
         for column in range(len(into)):
-            into[column] = _within(multiply_add(y[column], second, x[column] * first) + bias, low, high)
+            value = multiply_add(number(y[column]), second, number(x[column]) * first) + bias
+            store(into, column, _within(value, low, high) * scale)
     elif kind == 1:
         for column in range(len(into)):
-            into[column] = _within((x[column] * first) * (y[column] * second) + bias, low, high)
+            value = (number(x[column]) * first) * (number(y[column]) * second) + bias
+            store(into, column, _within(value, low, high) * scale)
     else:
         for column in range(len(into)):
-            into[column] = _within((x[column] * first) / (y[column] * second) + bias, low, high)
+            value = (number(x[column]) * first) / (number(y[column]) * second) + bias
+            store(into, column, _within(value, low, high) * scale)
 
 
-@loop(*_FLOATS, *_FLOATS, *_FLOATS, "int64", "int64", "float32[::1]", uses=(_within, _combine_row))
+@loops("T[::1], int64, T[::1], int64, S[::1], int64, int64, int64, float32[::1]", PAIRS, uses=(_within, _combine_row))
 def _combine(
     claims: Any, x: Any, x_step: int, y: Any, y_step: int, made: Any, step: int, columns: int, kind: int, numbers: Any
 ) -> None:
@@ -146,21 +150,29 @@ _KINDS = {
 
 
 def combination(site: Site) -> Run | None:
-    """`Combination` of floats, pictures of the same size, and `Limited`. A bias of -0 changes no number."""
-    op, limits = site.ops
+    """`Combination` of pictures of the same size and format, and `Limited`. A bias of -0 changes no number.
+
+    OpenCV has sums and products of bytes sooner.
+    """
+    op, *limits = site.ops
     assert isinstance(op, Combination)
-    assert isinstance(limits, Limited)
-    if site.formats != (FLOATS,) * 3 or any(each.region != site.size for each in site.windows):
+    is_left = {*site.formats} == {BYTES} and op.operation is not Arithmetic.DIVIDE and opencv.is_installed()
+    are_alike = site.formats[0] is site.formats[1] and all(each.region == site.size for each in site.windows)
+    if is_left or not are_alike or not are_compiled(site.formats):
         return None
+    low, high = -math.inf, math.inf
+    for each in limits:
+        assert isinstance(each, Limited)
+        low, high = each.minimum, each.maximum
     kind, sign = _KINDS[op.operation]
+    first, second = op.primary_scale * site.unit, sign * op.secondary_scale * site.unit
     with np.errstate(over="ignore"):
-        numbers = np.array(
-            [op.primary_scale, sign * op.secondary_scale, op.bias or -0.0, limits.minimum, limits.maximum], np.float32
-        )
+        numbers = np.array([first, second, op.bias or -0.0, low, high, site.scale], np.float32)
 
     def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
-        columns = made[0].size
-        _combine.run(len(made), made.size, *lines(given[0]), *lines(given[1]), *lines(made), columns, kind, numbers)
+        x, y, into, columns = bits(given[0]), bits(given[1]), bits(made), made[0].size
+        combine = _combine[x.dtype.name, into.dtype.name]
+        combine.run(len(made), made.size, *lines(x), *lines(y), *lines(into), columns, kind, numbers)
 
     return run
 

@@ -29,6 +29,7 @@ FORMS: dict[tuple[type[Op], ...], Form] = {
     (SeparableBytes,): Form(Reads.WINDOWS, windows.separable_bytes, smallest=LARGE),
     (MeanBytes,): Form(Reads.WINDOWS, windows.mean_bytes, smallest=LARGE),
     (Gray, Threshold, Spread): Form(Reads.REGIONS, pixels.gray_threshold, smallest=LARGE),
+    (Combination,): Form(Reads.REGIONS, pixels.combination, smallest=LARGE),
     (Combination, Limited): Form(Reads.REGIONS, pixels.combination, smallest=LARGE),
     (ConvertAlpha,): Form(Reads.REGIONS, pixels.convert_alpha, smallest=LARGE),
     (ConvertAlpha, Components): Form(Reads.REGIONS, colours.converted_alpha, smallest=LARGE),

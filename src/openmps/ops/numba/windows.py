@@ -11,16 +11,13 @@ import torch
 from openmps.ops.image.colour import Gray
 from openmps.ops.image.library_form import Array, Run
 from openmps.ops.image.separable import MeanBytes, Profile, Separable, SeparableBytes, Shape, sums_exactly
-from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
+from openmps.ops.image.site import LARGEST, Site
 from openmps.ops.image.windows import Correlate
 from openmps.ops.numba.colours import find_grays
 from openmps.ops.numba.loop import PAIRS, are_compiled, bits, lines, loop, loops
 from openmps.ops.numba.primitives import claim, finish, look, multiply_add, number, pair, store, wait
 from openmps.types import MPSImageEdgeMode
 
-_PAIRS = ("uint8", "uint8"), ("uint8", "float32"), ("float32", "float32")
-"""Types of sources and results."""
-_FORMATS = (BYTES, BYTES), (BYTES, FLOATS), (FLOATS, FLOATS)
 _STRIP = 1024
 """Pixels of a row that are summed down and across while they lie in a core's cache."""
 _MOST_TAPS = 129
@@ -116,7 +113,7 @@ def _sum_across(whole: Any, margin: int, channels: int, count: int, weights: Any
 
 @loops(
     "T[::1], int64, S[::1], int64, int64, int64, int64, float32[::1], float32[::1], float32, boolean, int64",
-    _PAIRS,
+    PAIRS,
     uses=(_sum_down, _sum_across),
 )
 def _weigh(
@@ -152,15 +149,17 @@ def _weigh(
 
 def _weighed(site: Site, down: Array, across: Array, factor: float) -> Run | None:
     """Sums with weights down and across, of which the middle one and those behind it are given."""
-    if site.formats not in _FORMATS or not all(axis.size <= 2 * axis.source for axis in (site.window.y, site.window.x)):
+    if not are_compiled(site.formats) or not all(
+        axis.size <= 2 * axis.source for axis in (site.window.y, site.window.x)
+    ):
         return None
     weights, taps = (down.astype(np.float32), across.astype(np.float32)), len(down) + len(across)
     channels = site.result.channels
 
     def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
-        (x, step), into, rows, columns = lines(given[0]), lines(made), len(made), made[0].size
+        (x, step), into, rows, columns = lines(bits(given[0])), lines(bits(made)), len(made), made[0].size
         clamps = edge_mode == MPSImageEdgeMode.CLAMP
-        weigh = _weigh[x.dtype.name, made.dtype.name]
+        weigh = _weigh[x.dtype.name, into.numbers.dtype.name]
         weigh.run(
             *(rows, made.size * taps // 4, x, step, *into, rows, columns, channels),
             *(*weights, factor, clamps, min(columns, _STRIP * channels)),
@@ -170,13 +169,12 @@ def _weighed(site: Site, down: Array, across: Array, factor: float) -> Run | Non
 
 
 def separable(site: Site) -> Run | None:
-    """`Separable` of floats."""
+    """`Separable`, of floats as a rule."""
     op = site.ops[0]
     assert isinstance(op, Separable)
-    is_small = max(site.window.size) <= _MOST_TAPS and op.profile.shape is not Shape.FLAT
-    if not is_small or site.formats != (FLOATS, FLOATS):
+    if max(site.window.size) > _MOST_TAPS or op.profile.shape is Shape.FLAT:
         return None
-    return _weighed(site, *_halves(op.profile, site.window.size), 1.0)
+    return _weighed(site, *_halves(op.profile, site.window.size), site.unit * site.scale)
 
 
 def separable_bytes(site: Site) -> Run | None:
@@ -268,7 +266,7 @@ def _sum_row(row: Any, channels: int, count: int, weights: Any, total: Any) -> N
 
 @loops(
     "T[::1], int64, S[::1], int64, int64, int64, int64, float32[::1], int64, int64, float32, boolean",
-    _PAIRS,
+    PAIRS,
     uses=(_widen, _sum_three, _sum_row),
 )
 def _correlate(
@@ -358,17 +356,17 @@ def correlate(site: Site) -> Run | None:
     """`Correlate` over few pixels: sums in float32, bytes rounded once."""
     op, (height, width), channels = site.ops[0], site.window.size, site.result.channels
     assert isinstance(op, Correlate)
-    if site.formats not in _FORMATS or height * width > _MOST_WEIGHTS:
+    if not are_compiled(site.formats) or height * width > _MOST_WEIGHTS:
         return None
     factor, bias = np.float32(site.unit * site.scale), op.bias * site.scale
 
     def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
-        (x, step), into, rows, columns = lines(given[0]), lines(made), len(made), made[0].size
+        (x, step), into, rows, columns = lines(bits(given[0])), lines(bits(made)), len(made), made[0].size
         weights, clamps = np.ravel(given[1] * factor), edge_mode == MPSImageEdgeMode.CLAMP
-        if x.dtype == np.float32 and len(weights) == 9 and height == 3:
+        if x.dtype == made.dtype == np.float32 and len(weights) == 9 and height == 3:
             _correlate_floats.run(rows, made.size, x, step, *into, rows, columns, channels, weights, bias, clamps)
             return
-        _correlate[x.dtype.name, made.dtype.name].run(
+        _correlate[x.dtype.name, into.numbers.dtype.name].run(
             *(rows, made.size, x, step, *into, rows, columns, channels, weights, height, width),
             *(bias, clamps),
             band=_BAND * (height // 2),
