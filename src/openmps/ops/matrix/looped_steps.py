@@ -7,7 +7,7 @@ products of so few rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,29 +17,37 @@ from openmps.ops.image.library_form import Array
 from openmps.ops.matrix.recurrent_cells import Gru, Lstm, Parameters, RecurrentCell, SingleGate, State
 from openmps.ops.matrix.recurrent_gradients import Steps
 
-_NEURONS = {
+_NEURONS: dict[type[RecurrentCell], list[Any]] = {
+    SingleGate: [torch.tanh],
     Gru: [torch.sigmoid, torch.sigmoid, torch.tanh],
     Lstm: [torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid, torch.tanh],
 }
 """Of the gates, and of the memory."""
 _FEWEST_STEPS = 8
 """Fewer are not worth loading Numba."""
-_LIMITS: dict[type[RecurrentCell], tuple[int, int]] = {Gru: (8, 1 << 22), Lstm: (1, 1 << 16)}
-"""Most rows, and most multiplications of a step: of more, a library's functions are as fast."""
+_MOST_ROWS = 8
+_LIMITS: dict[type[RecurrentCell], tuple[int, int]] = {
+    SingleGate: (1 << 22, 3 << 19),
+    Gru: (1 << 22, 3 << 19),
+    Lstm: (1 << 17, 0),
+}
+"""Most multiplications of a step of one row, and of several: of more, libraries' functions are as fast."""
+_WORTH_TURNING = 64
+"""Steps of long short-term memory for whose gradient weights are turned: a step takes less, to turn them the same."""
 
 
 def suits_loop(cell: RecurrentCell, size: int, device: torch.device, rows: Sequence[int]) -> bool:
     """Whether the loop is the fastest form of a cell with weights of states and none of memories, over such steps."""
-    if isinstance(cell, SingleGate) or device.type != "cpu" or not numba.is_installed():
+    if device.type != "cpu" or not numba.is_installed():
         return False
-    most_rows, most_products = _LIMITS[type(cell)]
-    if len(rows) < _FEWEST_STEPS or not rows[-1] or rows[0] != rows[-1] or rows[0] > most_rows:
+    if len(rows) < _FEWEST_STEPS or not rows[-1] or rows[0] != rows[-1] or rows[0] > _MOST_ROWS:
         return False
-    if rows[0] * cell.gates * size * size > most_products:
+    of_one, of_several = _LIMITS[type(cell)]
+    if rows[0] * cell.gates * size * size > (of_one if rows[0] == 1 else of_several):
         return False
-    activations = (*cell.activations, cell.output) if isinstance(cell, Lstm) else cell.activations
-    is_plain = isinstance(cell, Lstm) or cell.p == 1
-    return is_plain and [each.applied() for each in activations] == _NEURONS[type(cell)]
+    neurons = (*cell.neurons, cell.output) if isinstance(cell, Lstm) else cell.neurons
+    is_plain = not isinstance(cell, Gru) or cell.p == 1
+    return is_plain and [each.applied() for each in neurons] == _NEURONS[type(cell)]
 
 
 def takes_loop(cell: RecurrentCell, x: Tensor, rows: Sequence[int], size: int, given: Parameters) -> bool:
@@ -68,16 +76,17 @@ def looped_forward(
     if isinstance(cell, Gru):
         loops.gru_steps.run(1, 0, *arrays, *weights, cell.is_flipped, is_backward, rows)
     else:
-        loops.lstm_steps.run(1, 0, *arrays, *weights, is_backward, rows)
+        steps = loops.lstm_steps if isinstance(cell, Lstm) else loops.single_gate_steps
+        steps.run(1, 0, *arrays, *weights, is_backward, rows)
     earlier, later = _parts(made, rows)
     return Between(later, earlier) if is_backward else Between(earlier, later)
 
 
-def _weights(given: Parameters) -> tuple[Array, bool]:
-    """Those of states as a loop takes them, and whether they lie row by row, or column by column."""
+def _weights(given: Parameters, *, turned: bool = False) -> tuple[Array, bool]:
+    """Those of states as a loop takes them, and whether they lie row by row; column by column where they are turned."""
     states = given.states
     assert states is not None
-    by_columns = not states.is_contiguous() and states.t().is_contiguous()
+    by_columns = turned or (not states.is_contiguous() and states.t().is_contiguous())
     return (states.t() if by_columns else states).contiguous().view(-1).numpy(), not by_columns
 
 
@@ -108,17 +117,15 @@ def looped_gradients(
     """As `recurrent_gradients.gradients`; of the states before all steps, the rows of each one behind the other."""
     from openmps.ops.numba import recurrent as loops
 
-    rows, weights, made = (
-        len(state.hidden),
-        _weights(given),
-        torch.empty_like(at.gates, memory_format=torch.contiguous_format),
-    )
+    rows, made = len(state.hidden), torch.empty_like(at.gates, memory_format=torch.contiguous_format)
+    weights = _weights(given, turned=isinstance(cell, Lstm) and len(gradient) >= _WORTH_TURNING * rows)
     of_states = _with_room(state, len(gradient), at_end=True)
-    kept = (at.hidden,) if isinstance(cell, Gru) else (at.before, at.after)
+    kept = {SingleGate: (), Gru: (at.hidden,), Lstm: (at.before, at.after)}[type(cell)]
     read = [each.contiguous().numpy() for each in (gradient, at.gates, *kept) if each is not None]
     arrays = [*read, made.numpy(), *[each.numpy() for each in of_states if each is not None]]
     if isinstance(cell, Gru):
         loops.gru_steps_back.run(1, 0, *arrays, *weights, cell.is_flipped, rows)
     else:
-        loops.lstm_steps_back.run(1, 0, *arrays, *weights, rows)
+        steps = loops.lstm_steps_back if isinstance(cell, Lstm) else loops.single_gate_steps_back
+        steps.run(1, 0, *arrays, *weights, rows)
     return made, _parts(of_states, rows)[0]

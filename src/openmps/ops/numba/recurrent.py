@@ -76,11 +76,25 @@ def _add_product(sums: Any, matrix: Any, place: Any, step: Any, by_rows: Any, ve
 _STEPS = _exponential, _sigmoid, _tanh, _apply_sigmoid, _apply_tanh, _add_product
 
 
+@loop(_MATRIX, _MATRIX, _WEIGHTS, "boolean", "boolean", "int64", uses=_STEPS)
+def single_gate_steps(
+    claims: Any, gates: Any, hidden: Any, weights: Any, by_rows: bool, backward: bool, rows: int
+) -> None:
+    """Single gates: make results of what gates are given, and the states behind all steps."""
+    size = hidden.shape[1]
+    to_before, to_after = (rows, 0) if backward else (0, rows)
+    for each in range(len(gates)):
+        row = len(gates) - 1 - each if backward else each
+        _add_product(gates[row], weights, 0, size, by_rows, hidden[row + to_before])
+        _apply_tanh(gates[row])
+        hidden[row + to_after] = gates[row]
+
+
 @loop(_MATRIX, _MATRIX, _WEIGHTS, "boolean", "boolean", "boolean", "int64", uses=_STEPS)
 def gru_steps(
     claims: Any, gates: Any, hidden: Any, weights: Any, by_rows: bool, flipped: bool, backward: bool, rows: int
 ) -> None:
-    """Gated recurrent units: make results of what gates are given, and the states behind all steps."""
+    """The same of gated recurrent units."""
     size, reset = hidden.shape[1], np.empty(hidden.shape[1], np.float32)
     step, of_gate = (size, size * size) if by_rows else (3 * size, size)
     to_before, to_after = (rows, 0) if backward else (0, rows)
@@ -122,12 +136,26 @@ def lstm_steps(
             h1[place] = own[3 * size + place] * _tanh(c1[place])
 
 
+@loop(*[_MATRIX] * 4, _WEIGHTS, "boolean", "int64", uses=_STEPS)
+def single_gate_steps_back(
+    claims: Any, gradient: Any, gates: Any, made: Any, hidden: Any, weights: Any, by_rows: bool, rows: int
+) -> None:
+    """The gradients of single gates: of what gates are given and of the states before all steps."""
+    size, one = hidden.shape[1], np.float32(1.0)
+    for row in range(len(gates) - 1, -1, -1):
+        g, of_h0, of_h1, own, a = gradient[row], hidden[row], hidden[row + rows], gates[row], made[row]
+        for place in range(size):
+            a[place] = (g[place] + of_h1[place]) * (one - own[place] * own[place])
+        of_h0[:] = np.float32(0.0)
+        _add_product(of_h0, weights, 0, size, not by_rows, a)
+
+
 @loop(*[_MATRIX] * 5, _WEIGHTS, "boolean", "boolean", "int64", uses=_STEPS)
 def gru_steps_back(
     claims: Any, gradient: Any, gates: Any, before: Any, made: Any, hidden: Any, weights: Any, by_rows: bool,
     flipped: bool, rows: int,
 ) -> None:  # fmt: skip
-    """The gradients of gated recurrent units: of what gates are given and of the states before all steps."""
+    """The same of gated recurrent units, by their states before steps."""
     size, one = hidden.shape[1], np.float32(1.0)
     total, reset = np.empty(size, np.float32), np.empty(size, np.float32)
     step, of_gate = (size, size * size) if by_rows else (3 * size, size)
