@@ -126,6 +126,7 @@ CROSS = np.array([[0, 1, 0], [2, -4, 1], [0, 0.5, 0]], np.float32)
 SUMS: list[Callable[[], Any]] = [
     lambda: blur.MPSImageGaussianBlur(CPU, 1.7),
     lambda: blur.MPSImageTent(CPU, 5, 9),
+    lambda: blur.MPSImageBox(CPU, 5, 1),
     lambda: convolution.MPSImageConvolution(CPU, 3, 3, WEIGHTS),
     lambda: convolution.MPSImageConvolution(CPU, 3, 3, CROSS),
     lambda: convolution.MPSImageConvolution(CPU, 3, 1, WEIGHTS[0]),
@@ -146,7 +147,8 @@ def test_sums_of_windows(
     for each in (kernel, moved(kernel, edge)):
         runs.clear()
         compare(makes(each, image, (2, channels, *size)), result)
-        assert runs or min(size) < 33  # windows that reach far beyond a picture are left to PyTorch
+        # Windows that reach far beyond a picture are left to PyTorch, flat ones to OpenCV where it takes the formats.
+        assert runs or min(size) < 33 or (isinstance(kernel, blur.MPSImageBox) and FLOAT16 not in (source, result))
 
 
 @in_one_test

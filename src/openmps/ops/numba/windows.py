@@ -11,7 +11,7 @@ import torch
 from openmps.ops.image.colour import Gray
 from openmps.ops.image.library_form import Array, Run
 from openmps.ops.image.separable import MeanBytes, Profile, Separable, SeparableBytes, Shape, sums_exactly
-from openmps.ops.image.site import LARGEST, Site
+from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
 from openmps.ops.image.windows import Correlate
 from openmps.ops.numba.colours import find_grays
 from openmps.ops.numba.loop import PAIRS, are_compiled, bits, lines, loop, loops
@@ -22,6 +22,8 @@ _STRIP = 1024
 """Pixels of a row that are summed down and across while they lie in a core's cache."""
 _MOST_TAPS = 129
 """Weights along an axis above which products with a matrix come sooner."""
+_MOST_FLAT = 31
+"""Those of a flat window, above which sums of sums come sooner."""
 _MOST_WEIGHTS = 5 * 5
 """Those of a window above which OpenCV's own sums come as soon."""
 _BAND = 16
@@ -172,7 +174,7 @@ def separable(site: Site) -> Run | None:
     """`Separable`, of floats as a rule."""
     op = site.ops[0]
     assert isinstance(op, Separable)
-    if max(site.window.size) > _MOST_TAPS or op.profile.shape is Shape.FLAT:
+    if not _has_few_taps(site, op.profile):
         return None
     return _weighed(site, *_halves(op.profile, site.window.size), site.unit * site.scale)
 
@@ -181,7 +183,7 @@ def separable_bytes(site: Site) -> Run | None:
     """`SeparableBytes`, to floats or rounded once."""
     op = site.ops[0]
     assert isinstance(op, SeparableBytes)
-    if max(site.window.size) > _MOST_TAPS or op.profile.shape is Shape.FLAT:
+    if not _has_few_taps(site, op.profile):
         return None
     return _weighed(site, *_halves(op.profile, site.window.size), site.scale / LARGEST)
 
@@ -197,8 +199,20 @@ def mean_bytes(site: Site) -> Run | None:
     return _weighed(site, counts[0], counts[1], 1.0 / math.prod(map(math.prod, op.profile.spans(size))))
 
 
+def _has_few_taps(site: Site, profile: Profile) -> bool:
+    """Whether windows are small; flat ones are left to OpenCV where it takes the formats."""
+    is_flat = profile.shape is Shape.FLAT
+    is_left = is_flat and site.formats in ((BYTES, FLOATS), (FLOATS, FLOATS))
+    return not is_left and max(site.window.size) <= (_MOST_FLAT if is_flat else _MOST_TAPS)
+
+
 def _halves(profile: Profile, size: tuple[int, int]) -> tuple[Array, Array]:
-    down, across = (profile.weights(length, torch.empty(0)).numpy()[length // 2 :] for length in size)
+    down, across = (
+        np.full(length // 2 + 1, 1.0 / length)
+        if profile.shape is Shape.FLAT
+        else profile.weights(length, torch.empty(0)).numpy()[length // 2 :]
+        for length in size
+    )
     return down, across
 
 
