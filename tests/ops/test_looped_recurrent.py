@@ -256,20 +256,24 @@ def test_bits_do_not_depend_on_threads(name: str) -> None:
         )
 
 
-def test_what_is_given_stays(runs: list[str]) -> None:
-    """What is read is not written, and what is kept does not lie in memory that was given."""
+def test_memory(runs: list[str]) -> None:
+    """What is read is not written, and each result has memory of its own, which a buffer may take."""
     for name in CELLS:
         trial = Trial(name, 16, 8, 2)
         given = [
             each for each in (trial.x, trial.of_y, *trial.state, *trial.of_state, *trial.given) if each is not None
         ]
         copies = [each.clone() for each in given]
-        kept = trial.run()[3:]
-        trial.back(kept)
-        assert all(map(torch.equal, given, copies))
-        memory = {each.untyped_storage().data_ptr() for each in given}
-        assert not memory & {each.untyped_storage().data_ptr() for each in kept if each is not None}
-    assert len(runs) == 2 * len(CELLS)
+        for keeps_all in (False, True):
+            made = trial.run(keeps_all=keeps_all)
+            gradients = trial.back(made[3:], keeps_all=keeps_all)
+            assert all(map(torch.equal, given, copies))
+            for results in (made, gradients):
+                memory = [each.untyped_storage() for each in (*given, *results) if each is not None]
+                assert len({each.data_ptr() for each in memory}) == len(memory)
+            for each in (*made, *gradients):
+                assert each is None or (each.storage_offset() == 0 and each.untyped_storage().nbytes() == each.nbytes)
+    assert len(runs) == 4 * len(CELLS)
 
 
 OTHERS: dict[str, tuple[RecurrentCell, dict[str, Any]]] = {

@@ -7,7 +7,7 @@ products of so few rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,28 +58,19 @@ def takes_loop(cell: RecurrentCell, x: Tensor, rows: Sequence[int], size: int, g
     return is_float and suits_loop(cell, size, x.device, rows) and numba.library() is not None
 
 
-class Between(NamedTuple):
-    """States between steps, or their gradients, the rows of all steps one behind the other."""
-
-    before: State
-    after: State
-
-
-def looped_forward(
-    cell: RecurrentCell, gates: Tensor, state: State, given: Parameters, *, is_backward: bool
-) -> Between:
-    """As `recurrent_cells.forward`."""
+def looped_forward(cell: RecurrentCell, gates: Tensor, state: State, given: Parameters, *, is_backward: bool) -> State:
+    """As `recurrent_cells.forward`: the states behind all steps, the rows of each one behind the other."""
     from openmps.ops.numba import recurrent as loops
 
-    rows, weights, made = len(state.hidden), _weights(given), _with_room(state, len(gates), at_end=is_backward)
-    arrays = [each.numpy() for each in (gates, *made) if each is not None]
+    assert gates.is_contiguous()
+    made, weights = _room(state, len(gates)), _weights(given)
+    arrays = [*_arrays(gates, *state, *made), *weights]
     if isinstance(cell, Gru):
-        loops.gru_steps.run(1, 0, *arrays, *weights, cell.is_flipped, is_backward, rows)
+        loops.gru_steps.run(1, 0, *arrays, cell.is_flipped, is_backward)
     else:
         steps = loops.lstm_steps if isinstance(cell, Lstm) else loops.single_gate_steps
-        steps.run(1, 0, *arrays, *weights, is_backward, rows)
-    earlier, later = _parts(made, rows)
-    return Between(later, earlier) if is_backward else Between(earlier, later)
+        steps.run(1, 0, *arrays, is_backward)
+    return made
 
 
 def _weights(given: Parameters, *, turned: bool = False) -> tuple[Array, bool]:
@@ -90,42 +81,31 @@ def _weights(given: Parameters, *, turned: bool = False) -> tuple[Array, bool]:
     return (states.t() if by_columns else states).contiguous().view(-1).numpy(), not by_columns
 
 
-def _with_room(state: State, rows: int, *, at_end: bool) -> State:
-    """The numbers of a state behind or before room for so many rows."""
-
-    def widened(numbers: Tensor | None) -> Tensor | None:
-        if numbers is None:
-            return None
-        made = numbers.new_empty(len(numbers) + rows, numbers.shape[1])
-        (made[rows:] if at_end else made[: len(numbers)]).copy_(numbers)
-        return made
-
-    hidden, memory = map(widened, state)
+def _room(state: State, rows: int) -> State:
+    """Memory for the states of so many rows."""
+    hidden, memory = (None if each is None else each.new_empty(rows, each.shape[1]) for each in state)
     assert hidden is not None
     return State(hidden, memory)
 
 
-def _parts(made: State, rows: int) -> list[State]:
-    """All rows but the last ones, and all but the first ones."""
-    hidden, memory = made
-    return [State(hidden[part], None if memory is None else memory[part]) for part in (slice(-rows), slice(rows, None))]
+def _arrays(*tensors: Tensor | None) -> list[Array]:
+    return [each.contiguous().numpy() for each in tensors if each is not None]
 
 
 def looped_gradients(
     cell: RecurrentCell, gradient: Tensor, at: Steps, state: State, given: Parameters
 ) -> tuple[Tensor, State]:
-    """As `recurrent_gradients.gradients`; of the states before all steps, the rows of each one behind the other."""
+    """As `recurrent_gradients.gradients`: of gates, and of the states before all steps, one behind the other."""
     from openmps.ops.numba import recurrent as loops
 
-    rows, made = len(state.hidden), torch.empty_like(at.gates, memory_format=torch.contiguous_format)
-    weights = _weights(given, turned=isinstance(cell, Lstm) and len(gradient) >= _WORTH_TURNING * rows)
-    of_states = _with_room(state, len(gradient), at_end=True)
+    made = torch.empty_like(at.gates, memory_format=torch.contiguous_format)
+    is_long = len(gradient) >= _WORTH_TURNING * len(state.hidden)
+    before, weights = _room(state, len(gradient)), _weights(given, turned=is_long and isinstance(cell, Lstm))
     kept = {SingleGate: (), Gru: (at.hidden,), Lstm: (at.before, at.after)}[type(cell)]
-    read = [each.contiguous().numpy() for each in (gradient, at.gates, *kept) if each is not None]
-    arrays = [*read, made.numpy(), *[each.numpy() for each in of_states if each is not None]]
+    arrays = [*_arrays(gradient, at.gates, *kept, made, *state, *before), *weights]
     if isinstance(cell, Gru):
-        loops.gru_steps_back.run(1, 0, *arrays, *weights, cell.is_flipped, rows)
+        loops.gru_steps_back.run(1, 0, *arrays, cell.is_flipped)
     else:
         steps = loops.lstm_steps_back if isinstance(cell, Lstm) else loops.single_gate_steps_back
-        steps.run(1, 0, *arrays, *weights, rows)
-    return made, _parts(of_states, rows)[0]
+        steps.run(1, 0, *arrays)
+    return made, before

@@ -186,10 +186,18 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
     def _looped(self, x: Tensor, state: State, given: Parameters, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
         """The results by `looped_forward`."""
         gates = project(x, given, self.cell.gates)
-        before, after = looped_forward(self.cell, gates, state, given, is_backward=self.runs_backward)
+        after = looped_forward(self.cell, gates, state, given, is_backward=self.runs_backward)
         behind = [self._behind(each) if wanted[1 + place] else None for place, each in enumerate(after)]
-        kept = (gates, *before, after.memory) if any(wanted[3:]) else [None] * 4
-        return after.hidden, *behind, *kept
+        if not any(wanted[3:]):
+            return after.hidden, *behind, None, None, None, None
+        pairs = zip(state, after, strict=True)
+        before = [None if first is None or each is None else self._joined_before(first, each) for first, each in pairs]
+        return after.hidden, *behind, gates, *before, after.memory
+
+    def _joined_before(self, first: Tensor, after: Tensor) -> Tensor:
+        """A part of the states before all steps: the first one, and those behind all but the last."""
+        rows = self.rows[0]
+        return torch.cat((after[rows:], first) if self.runs_backward else (first, after[:-rows]))
 
     def _behind(self, after: Tensor | None) -> Tensor | None:
         """What is left of a part of the states, of the rows of all steps."""
@@ -197,7 +205,7 @@ class Recurrence(Op, kind=Kind.CONTRACTION, results=7):
             return None
         steps = after.view(len(self.rows), self.rows[0], self.size)
         if self.keeps_all:
-            return steps.flip(0) if self.runs_backward else steps
+            return steps.flip(0) if self.runs_backward else steps.clone()
         return (steps[:1] if self.runs_backward else steps[-1:]).clone()
 
     def _before(self, run: Run) -> list[Tensor | None]:

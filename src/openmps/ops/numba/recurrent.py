@@ -4,8 +4,8 @@ The formulas are those of `openmps.ops.matrix.recurrent_cells` and `recurrent_gr
 of the weights of states with a vector, and reads each weight once. Of weights that stay in a core's cache that takes
 less than a library's functions of a step take to begin. One thread makes all steps.
 
-Weights come as one axis: ``[gates n, n]`` row by row, or column by column. States between steps and their gradients
-come with room for one step more than there are, which holds what is given: see `openmps.ops.matrix.looped_steps`.
+Weights come as one axis: ``[gates n, n]`` row by row, or column by column. ``first`` and ``last`` are states that are
+given, or their gradients: of the step that runs first.
 """
 
 from __future__ import annotations
@@ -76,31 +76,31 @@ def _add_product(sums: Any, matrix: Any, place: Any, step: Any, by_rows: Any, ve
 _STEPS = _exponential, _sigmoid, _tanh, _apply_sigmoid, _apply_tanh, _add_product
 
 
-@loop(_MATRIX, _MATRIX, _WEIGHTS, "boolean", "boolean", "int64", uses=_STEPS)
+@loop(*[_MATRIX] * 3, _WEIGHTS, "boolean", "boolean", uses=_STEPS)
 def single_gate_steps(
-    claims: Any, gates: Any, hidden: Any, weights: Any, by_rows: bool, backward: bool, rows: int
+    claims: Any, gates: Any, first: Any, hidden: Any, weights: Any, by_rows: bool, backward: bool
 ) -> None:
     """Single gates: make results of what gates are given, and the states behind all steps."""
-    size = hidden.shape[1]
-    to_before, to_after = (rows, 0) if backward else (0, rows)
+    rows, size = first.shape
     for each in range(len(gates)):
-        row = len(gates) - 1 - each if backward else each
-        _add_product(gates[row], weights, 0, size, by_rows, hidden[row + to_before])
+        row, before = (len(gates) - 1 - each, len(gates) - 1 - each + rows) if backward else (each, each - rows)
+        h0 = first[row % rows] if each < rows else hidden[before]
+        _add_product(gates[row], weights, 0, size, by_rows, h0)
         _apply_tanh(gates[row])
-        hidden[row + to_after] = gates[row]
+        hidden[row] = gates[row]
 
 
-@loop(_MATRIX, _MATRIX, _WEIGHTS, "boolean", "boolean", "boolean", "int64", uses=_STEPS)
+@loop(*[_MATRIX] * 3, _WEIGHTS, "boolean", "boolean", "boolean", uses=_STEPS)
 def gru_steps(
-    claims: Any, gates: Any, hidden: Any, weights: Any, by_rows: bool, flipped: bool, backward: bool, rows: int
+    claims: Any, gates: Any, first: Any, hidden: Any, weights: Any, by_rows: bool, flipped: bool, backward: bool
 ) -> None:
     """The same of gated recurrent units."""
-    size, reset = hidden.shape[1], np.empty(hidden.shape[1], np.float32)
+    rows, size = first.shape
+    reset = np.empty(size, np.float32)
     step, of_gate = (size, size * size) if by_rows else (3 * size, size)
-    to_before, to_after = (rows, 0) if backward else (0, rows)
     for each in range(len(gates)):
-        row = len(gates) - 1 - each if backward else each
-        own, h0, h1 = gates[row], hidden[row + to_before], hidden[row + to_after]
+        row, before = (len(gates) - 1 - each, len(gates) - 1 - each + rows) if backward else (each, each - rows)
+        own, h0, h1 = gates[row], first[row % rows] if each < rows else hidden[before], hidden[row]
         both, candidate = own[: 2 * size], own[2 * size :]
         _add_product(both, weights, 0, step, by_rows, h0)
         _apply_sigmoid(both)
@@ -114,19 +114,20 @@ def gru_steps(
             h1[place] = (np.float32(1.0) - z) * made + z * kept
 
 
-@loop(_MATRIX, _MATRIX, _MATRIX, _WEIGHTS, "boolean", "boolean", "int64", uses=_STEPS)
+@loop(*[_MATRIX] * 5, _WEIGHTS, "boolean", "boolean", uses=_STEPS)
 def lstm_steps(
-    claims: Any, gates: Any, hidden: Any, memory: Any, weights: Any, by_rows: bool, backward: bool, rows: int
-) -> None:
+    claims: Any, gates: Any, first: Any, first_memory: Any, hidden: Any, memory: Any, weights: Any, by_rows: bool,
+    backward: bool,
+) -> None:  # fmt: skip
     """The same of long short-term memory."""
-    size = hidden.shape[1]
+    rows, size = first.shape
     step = size if by_rows else 4 * size
-    to_before, to_after = (rows, 0) if backward else (0, rows)
     for each in range(len(gates)):
-        row = len(gates) - 1 - each if backward else each
-        own, before, after = gates[row], row + to_before, row + to_after
-        c0, c1, h1 = memory[before], memory[after], hidden[after]
-        _add_product(own, weights, 0, step, by_rows, hidden[before])
+        row, before = (len(gates) - 1 - each, len(gates) - 1 - each + rows) if backward else (each, each - rows)
+        h0 = first[row % rows] if each < rows else hidden[before]
+        c0 = first_memory[row % rows] if each < rows else memory[before]
+        own, c1, h1 = gates[row], memory[row], hidden[row]
+        _add_product(own, weights, 0, step, by_rows, h0)
         _apply_sigmoid(own[: 2 * size])
         _apply_tanh(own[2 * size : 3 * size])
         _apply_sigmoid(own[3 * size :])
@@ -136,31 +137,33 @@ def lstm_steps(
             h1[place] = own[3 * size + place] * _tanh(c1[place])
 
 
-@loop(*[_MATRIX] * 4, _WEIGHTS, "boolean", "int64", uses=_STEPS)
+@loop(*[_MATRIX] * 5, _WEIGHTS, "boolean", uses=_STEPS)
 def single_gate_steps_back(
-    claims: Any, gradient: Any, gates: Any, made: Any, hidden: Any, weights: Any, by_rows: bool, rows: int
+    claims: Any, gradient: Any, gates: Any, made: Any, last: Any, hidden: Any, weights: Any, by_rows: bool
 ) -> None:
     """The gradients of single gates: of what gates are given and of the states before all steps."""
-    size, one = hidden.shape[1], np.float32(1.0)
+    (rows, size), one = last.shape, np.float32(1.0)
     for row in range(len(gates) - 1, -1, -1):
-        g, of_h0, of_h1, own, a = gradient[row], hidden[row], hidden[row + rows], gates[row], made[row]
+        g, of_h0, own, a = gradient[row], hidden[row], gates[row], made[row]
+        of_h1 = last[row % rows] if row + rows >= len(gates) else hidden[row + rows]
         for place in range(size):
             a[place] = (g[place] + of_h1[place]) * (one - own[place] * own[place])
         of_h0[:] = np.float32(0.0)
         _add_product(of_h0, weights, 0, size, not by_rows, a)
 
 
-@loop(*[_MATRIX] * 5, _WEIGHTS, "boolean", "boolean", "int64", uses=_STEPS)
+@loop(*[_MATRIX] * 6, _WEIGHTS, "boolean", "boolean", uses=_STEPS)
 def gru_steps_back(
-    claims: Any, gradient: Any, gates: Any, before: Any, made: Any, hidden: Any, weights: Any, by_rows: bool,
-    flipped: bool, rows: int,
+    claims: Any, gradient: Any, gates: Any, before: Any, made: Any, last: Any, hidden: Any, weights: Any, by_rows: bool,
+    flipped: bool,
 ) -> None:  # fmt: skip
     """The same of gated recurrent units, by their states before steps."""
-    size, one = hidden.shape[1], np.float32(1.0)
+    (rows, size), one = last.shape, np.float32(1.0)
     total, reset = np.empty(size, np.float32), np.empty(size, np.float32)
     step, of_gate = (size, size * size) if by_rows else (3 * size, size)
     for row in range(len(gates) - 1, -1, -1):
-        h0, g, of_h0, of_h1 = before[row], gradient[row], hidden[row], hidden[row + rows]
+        h0, g, of_h0 = before[row], gradient[row], hidden[row]
+        of_h1 = last[row % rows] if row + rows >= len(gates) else hidden[row + rows]
         z, r, h = gates[row, :size], gates[row, size : 2 * size], gates[row, 2 * size :]
         az, ar, ah = made[row, :size], made[row, size : 2 * size], made[row, 2 * size :]
         for place in range(size):
@@ -181,18 +184,20 @@ def gru_steps_back(
         _add_product(of_h0, weights, 0, step, not by_rows, made[row, : 2 * size])
 
 
-@loop(*[_MATRIX] * 7, _WEIGHTS, "boolean", "int64", uses=_STEPS)
+@loop(*[_MATRIX] * 9, _WEIGHTS, "boolean", uses=_STEPS)
 def lstm_steps_back(
-    claims: Any, gradient: Any, gates: Any, before: Any, after: Any, made: Any, hidden: Any, memory: Any,
-    weights: Any, by_rows: bool, rows: int,
+    claims: Any, gradient: Any, gates: Any, before: Any, after: Any, made: Any, last: Any, last_memory: Any,
+    hidden: Any, memory: Any, weights: Any, by_rows: bool,
 ) -> None:  # fmt: skip
     """The same of long short-term memory, by its memories before and after steps."""
-    size, one = hidden.shape[1], np.float32(1.0)
+    (rows, size), one = last.shape, np.float32(1.0)
     total, out, inner = np.empty(size, np.float32), np.empty(size, np.float32), np.empty(size, np.float32)
     step = size if by_rows else 4 * size
     for row in range(len(gates) - 1, -1, -1):
         c0, c1, g, own, a = before[row], after[row], gradient[row], gates[row], made[row]
-        of_h0, of_h1, of_c0, of_c1 = hidden[row], hidden[row + rows], memory[row], memory[row + rows]
+        of_h0, of_c0 = hidden[row], memory[row]
+        of_h1 = last[row % rows] if row + rows >= len(gates) else hidden[row + rows]
+        of_c1 = last_memory[row % rows] if row + rows >= len(gates) else memory[row + rows]
         i, f, c, o = own[:size], own[size : 2 * size], own[2 * size : 3 * size], own[3 * size :]
         ai, af, ac, ao = a[:size], a[size : 2 * size], a[2 * size : 3 * size], a[3 * size :]
         # Loops of few arrays: the compiler makes vectors where it can tell at run time that these do not overlap.
