@@ -306,6 +306,30 @@ def test_statistics_are_refused_before_they_count(bench: Bench) -> None:
     np.testing.assert_allclose(numbers(result).mean((0, 2, 3)), 0.0, atol=1e-5)
 
 
+@pytest.mark.parametrize("as_graph", [False, True], ids=["kernel", "graph"])
+def test_a_batch_normalization_with_other_numbers_is_to_be_encoded_again(bench: Bench, as_graph: bool) -> None:
+    """Work that is recorded keeps the numbers that it was encoded with; a convolution beside it would not."""
+    gamma, source = np.ones(3, np.float32), ChannelSource(3)
+    source.gamma = lambda: gamma
+    x, y, commands = bench.image(values(0)), bench.empty(SHAPE), mps.ReusableCommands(bench.queue)
+    if as_graph:
+        node = mps.MPSCNNBatchNormalizationNode(mps.MPSNNImageNode(), source)
+        graph = mps.MPSNNGraph(bench.device, node.result_image, True)
+        graph.encode(commands, [x])
+        reload = graph.reload_from_data_sources
+    else:
+        kernel = mps.MPSCNNBatchNormalization(bench.device, source)
+        kernel.encode(commands, x, y)
+        reload = kernel.reload_gamma_and_beta_from_data_source
+    do(commands)
+    gamma[:] = 2.0
+    reload()
+    command_buffer = bench.command_buffer()
+    with pytest.raises(mps.MTLCommandBufferError, match="encode must read what kernels hold, got numbers of a batch"):
+        commands.encode(command_buffer)
+    assert not command_buffer.encodings
+
+
 def test_reloads_are_refused(bench: Bench) -> None:
     descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, 3, 2)
     weights = mps.ArrayConvolutionDataSource(descriptor, np.ones((2, 1, 1, 3), np.float32))
@@ -385,11 +409,11 @@ def test_a_refused_gradient_makes_no_gradients(bench: Bench) -> None:
         (lambda c, q: c.add_completed_handler(print), "add_completed_handler is for command buffers"),
         (lambda c, q: c.add_scheduled_handler(print), "add_scheduled_handler is for command buffers"),
         (lambda c, q: c.commit_and_pass_on(), "commit_and_continue is for command buffers"),
-        (lambda c, q: c.wait_until_completed(), "wait_until_completed needs a committed buffer"),
+        (lambda c, q: c.wait_until_completed(), "wait_until_completed is for command buffers"),
         (lambda c, q: c.record("it", lambda: None), "encode of 'it' must do the same each time, got a function"),
-        (lambda c, q: c.encode(c), "command_buffer must be a command buffer that is committed"),
-        (lambda c, q: c.encode(mps.ReusableCommands(q)), "command_buffer must be a command buffer that is committed"),
-        (lambda c, q: c.encode(None), "command_buffer must be a command buffer that is committed, got NoneType"),
+        (lambda c, q: c.encode(c), "must be an MTLCommandBuffer or an MPSCommandBuffer"),
+        (lambda c, q: c.encode(mps.ReusableCommands(q)), "must be an MTLCommandBuffer or an MPSCommandBuffer"),
+        (lambda c, q: c.encode(None), "must be an MTLCommandBuffer or an MPSCommandBuffer, got NoneType"),
         (lambda c, q: mps.MPSCommandBuffer(command_buffer=c), "command_buffer must be committed, got ReusableCommands"),
         (lambda c, q: mps.ReusableCommands(q.device), "command_queue must be an MTLCommandQueue, got MTLDevice"),
         (lambda c, q: c.encode(_committed(q)), "must not be committed yet"),

@@ -124,9 +124,14 @@ def check_each_step(command_buffer: CommandBuffer, check: Callable[[CommandBuffe
 
 
 def depends_on(command_buffer: CommandBuffer, version: Version) -> None:
-    """Say on a trace that the work that is recorded depends on something: it may be other work in another version."""
+    """Say on a trace that the work that is recorded depends on something: it may be other work in another version.
+
+    The same for `ReusableCommands`.
+    """
     if isinstance(command_buffer, StepTrace):
         command_buffer.versions.setdefault(id(version), (version, version.number))
+    elif isinstance(command_buffer, ReusableCommands):
+        command_buffer.depends_on(version)
 
 
 def depends_on_contents(command_buffer: CommandBuffer, collection: object, copy: object) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from torch import Tensor
+
 from openmps.checks import as_index, of_kind
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
@@ -66,6 +69,11 @@ def clip_rectangle(who: str, argument: str, value: MTLRegion) -> MTLRegion:
     return of_kind(who, argument, value, MTLRegion)
 
 
+def array_remedy(given: object) -> str:
+    """What to do with an array in the place of an image; nothing where it is none."""
+    return "Make one of it: MPSImage.from_numpy(device, array)" if isinstance(given, np.ndarray | Tensor) else ""
+
+
 def single(who: str, argument: str, image: object, for_textures: str | None = None) -> MPSImage:
     """One image, not a batch; of an argument that is called a texture an image in the memory of one, too.
 
@@ -74,7 +82,7 @@ def single(who: str, argument: str, image: object, for_textures: str | None = No
     if not isinstance(image, MPSImage):
         if isinstance(image, MTLTexture) and argument.endswith("_texture"):
             return MPSImage(texture=image)
-        remedy = "Use encode_batch for batches of images" if isinstance(image, Sequence) else ""
+        remedy = "Use encode_batch for batches of images" if isinstance(image, Sequence) else array_remedy(image)
         if isinstance(image, MTLTexture):
             remedy = "Make one in its memory: MPSImage(texture=…)"
             remedy = remedy if for_textures is None else f"Pass it as {for_textures}=…"

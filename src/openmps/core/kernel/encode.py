@@ -41,7 +41,7 @@ from openmps.metal.pending import unwritten
 from openmps.metal.version import Version
 from openmps.ops.op import Role
 from openmps.runtime.binding import Binding, new_number
-from openmps.runtime.step_trace import check_numbers, check_reusable
+from openmps.runtime.step_trace import check_numbers, check_reusable, depends_on
 
 _NUMBER, _BUFFER = Role.NUMBER, Role.BUFFER  # attributes of an enumeration cost a call, and each encode compares
 _RESULT_ALONE = (RESULT,)
@@ -62,6 +62,7 @@ class ImageKernel(PlannedKernel):
             cls._gradient_state_class = leaves
 
     _in_place = False
+    _apart_remedy: ClassVar[str] = "Encode into another image"
     _bound_to: object = None
     """What the buffers of its functions stay bound to until this is another object; None where encodes differ."""
 
@@ -71,6 +72,10 @@ class ImageKernel(PlannedKernel):
         For those who schedule kernels. Where `_bound_to` is something, it decides.
         """
         return None if self._bound_to is None else ()
+
+    def parameter_versions(self) -> Sequence[Version]:
+        """Of parameters that get other memory where they are replaced, so that recorded work keeps those before."""
+        return ()
 
     fills_states: ClassVar[bool] = False
     """Whether states are to take note of what a graph has this kernel put into them; see `fill`."""
@@ -228,7 +233,7 @@ class ImageKernel(PlannedKernel):
         for stack in () if self._in_place or is_in_place else inputs:
             if output.overlaps(stack):
                 rule, got = "must not share memory with a source", "an image that is both"
-                raise MPSArgumentError(self.name, self._destination_argument, rule, got, "Encode into another image")
+                raise MPSArgumentError(self.name, self._destination_argument, rule, got, self._apart_remedy)
         if make_state is not None:
             # The states take their record from this plan, when they are attached to it.
             destination_states = self._new_states(command_buffer if make_state else None, sources[0], shapes[0])
@@ -257,6 +262,8 @@ class ImageKernel(PlannedKernel):
             check_numbers(command_buffer, self.name, plan.function)
             if source_states is not None or destination_states is not None:
                 check_reusable(command_buffer, self.name, "an encode with states, each of which belongs to one encode")
+            for version in self.parameter_versions():
+                depends_on(command_buffer, version)
         self._begin(plan, source_states, destination_states)
         saved = None
         if destination_states is not None and len(destination_states):

@@ -46,6 +46,7 @@ FallbackAllocator = Callable[[Any, CommandBuffer, MPSImage], MPSImage]
 class ImageFilter(ImageKernel):
     """What filters of pictures have in common, whatever the number of their sources."""
 
+    _apart_remedy = "Encode into another image, or in place: see in_place_texture"
     _works_in_place: ClassVar[bool] = True
     """Whether the result may take the place of a source: it is computed aside, and stored afterwards."""
     _most_channels: ClassVar[int | None] = None

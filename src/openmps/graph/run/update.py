@@ -89,6 +89,9 @@ class Updates:
             check_reusable(command_buffer, who, "a graph that trains, whose updates have numbers of their step")
         if has_states:
             check_reusable(command_buffer, who, "an encode with states, each of which belongs to one encode")
+        for stage in program.stages:
+            for version in stage.kernel.parameter_versions():
+                depends_on(command_buffer, version)
 
     def begin(self, program: Program, states: StagesStates) -> UpdatePass:
         """States for each layer that is updated, which the layer's kernels fill in."""

@@ -38,6 +38,7 @@ from openmps.kernels.batch_normalization.pairs import GAMMA_AND_BETA, MEAN_AND_V
 from openmps.kernels.batch_normalization.stages import FusedNeuron, check_usable, normalized, refuse_arguments
 from openmps.kernels.batch_normalization.state import ROWS, BatchState, Progress
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.version import Version
 from openmps.ops.op import Value
 from openmps.runtime.binding import Numbers
 from openmps.runtime.derived import Dependents
@@ -244,6 +245,10 @@ class MPSCNNBatchNormalization(
     def held_weights(self) -> Sequence[Held]:
         """The versions of both pairs; for those who schedule kernels."""
         return self._gamma_and_beta.held, self._mean_and_variance.held
+
+    def parameter_versions(self) -> Sequence[Version]:
+        """See `ImageKernel`: those of both pairs."""
+        return self._gamma_and_beta.version, self._mean_and_variance.version
 
     def holds_stale_weights(self) -> bool:
         """Whether the numbers held are others than the data source gives now; as a convolution's. Our addition."""

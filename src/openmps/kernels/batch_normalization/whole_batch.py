@@ -79,8 +79,8 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
         return super().held_weights[:1] if self.uses_batch else super().held_weights
 
     def buffer_versions(self) -> Sequence[Version]:
-        """See `ImageKernel`: those of both pairs."""
-        return self._gamma_and_beta.version, self._mean_and_variance.version
+        """See `ImageKernel`."""
+        return self.parameter_versions()
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         gamma, beta = at.buffer("gamma"), at.buffer("beta")
