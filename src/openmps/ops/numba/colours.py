@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from openmps.ops.image.library_form import Array, Run, in_parts
 from openmps.ops.image.site import Site
 from openmps.ops.image.threshold import Threshold, Thresholding
 from openmps.ops.numba.loop import PAIRS, added_components, are_compiled, bits, lines, loops
-from openmps.ops.numba.primitives import claim, finish, number, store, wait
+from openmps.ops.numba.primitives import claim, finish, look, number, store, wait
 from openmps.types import MPSAlphaType, MPSImageEdgeMode
 
 _COPIED = 1 << 20
@@ -184,6 +185,58 @@ def converted_alpha(site: Site) -> Run | None:
     return _run(site, kind, background, (0.0,) * 3, (opaque in (op.source, op.result), False))
 
 
+def _threshold_row(
+    x: Any, into: Any, limit: Any, above: Any, below: Any, keeps_above: Any, keeps_below: Any, largest: Any, factor: Any
+) -> None:
+    """`_threshold` of a row, stored. A loop without a choice but of numbers becomes one of vectors."""
+    if keeps_above:
+        for place in range(len(into)):
+            value = number(look(x, place)) / largest
+            store(into, place, (value if value > limit else below) * factor)
+    elif keeps_below:
+        for place in range(len(into)):
+            value = number(look(x, place)) / largest
+            store(into, place, (above if value > limit else value) * factor)
+    else:
+        for place in range(len(into)):
+            value = number(look(x, place)) / largest
+            store(into, place, (above if value > limit else below) * factor)
+
+
+@loops(
+    "T[::1], int64, S[::1], int64, int64, float32, float32, float32, boolean, boolean, float32, float32",
+    PAIRS,
+    uses=(_threshold_row,),
+)
+def _threshold_rows(
+    claims: Any, x: Any, x_step: int, made: Any, step: int, columns: int, limit: Any, above: Any, below: Any,
+    keeps_above: Any, keeps_below: Any, largest: Any, factor: Any,
+) -> None:  # fmt: skip
+    """`_threshold` of numbers of one channel, without a strip between."""
+    first, last = claim(claims)
+    while first < last:
+        for row in range(first, last):
+            some, into = x[row * x_step :][:columns], made[row * step :][:columns]
+            _threshold_row(some, into, limit, above, below, keeps_above, keeps_below, largest, factor)
+        finish(claims, last - first)
+        first, last = claim(claims)
+    wait(claims)
+
+
+def _thresholded_rows(site: Site, limits: Sequence[float], keeps: tuple[bool, bool]) -> Run | None:
+    if not are_compiled(site.formats):
+        return None
+    with np.errstate(over="ignore"):  # a threshold beyond float32 is infinite
+        numbers = [np.float32(each) for each in limits]
+    options = *numbers, *keeps, np.float32(round(1.0 / site.unit)), np.float32(site.scale)
+
+    def run(library: Any, given: list[Array], made: Array, edge_mode: MPSImageEdgeMode) -> None:
+        x, into, (rows, columns) = bits(given[0]), bits(made), made.shape[:2]
+        _threshold_rows[x.dtype.name, into.dtype.name].run(rows, made.size, *lines(x), *lines(into), columns, *options)
+
+    return run
+
+
 def thresholded(site: Site) -> Run | None:
     """`Threshold` of the `Gray` value, in up to three channels; the fourth one is 1."""
     gray, op, spread = site.ops
@@ -200,4 +253,6 @@ def thresholded(site: Site) -> Run | None:
         Thresholding.TO_ZERO_INVERSE: (0.0, None),
     }[op.how]
     limits = op.limit, above or 0.0, below or 0.0
+    if site.sources[0].channels == spread.count == 1:
+        return _thresholded_rows(site, limits, (above is None, below is None))
     return _run(site, _THRESHOLD, gray.weights, limits, (above is None, below is None))
