@@ -6,13 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import openmps
+from openmps.ops.numba.primitives import code_of
 
 if find_spec("numba") is None:
     pytest.skip("Numba, of the extra 'filters', is not installed", allow_module_level=True)
@@ -100,3 +103,20 @@ def test_a_package_in_an_archive(package: Path, tmp_path: Path) -> None:
             written.write(file, file.relative_to(package))
     for _ in range(2):
         _loads(_start(archive, tmp_path / "home"), archive)
+
+
+def test_the_code_of_a_loop_tells_it_from_others() -> None:
+    """Constants of each kind, and functions within: Python 3.14 makes a constant of a slice."""
+
+    def one(x: Any) -> Any:
+        return x[:2], [(lambda y: y + 1.5)(each) for each in x[1:3]]
+
+    def two(x: Any) -> Any:
+        return x[:2], [(lambda y: y + 2.5)(each) for each in x[1:3]]
+
+    def three(x: Any) -> Any:
+        return x[:4], [(lambda y: y + 1.5)(each) for each in x[1:3]]
+
+    again = types.FunctionType(one.__code__.replace(co_name="again", co_firstlineno=7), {})
+    assert code_of(one) == code_of(again)
+    assert len({code_of(each) for each in (one, two, three)}) == 3

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from functools import cache
 from importlib import import_module
-from marshal import dumps
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -130,8 +130,13 @@ def version() -> int:
 
 
 def code_of(function: Any) -> bytes:
-    """What Python compiled a function to, the same in each process: later formats of it tell what is shared."""
-    return dumps(function.__code__, 2)
+    """What Python compiled a function to, the same in each process; what `marshal` makes tells what is shared, too."""
+    return repr(_parts(function.__code__)).encode()
+
+
+def _parts(code: CodeType) -> tuple[object, ...]:
+    constants = [_parts(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
 
 
 @cache
