@@ -74,7 +74,7 @@ class ReusableCommands(MTLCommandBuffer):
             MTLCommandBufferError: It cannot be done again as it is.
         """
         if isinstance(work, Release):
-            return
+            return  # what is temporary is written and read again
         single_use = getattr(work, "single_use", "" if work is keep_place else "a function")
         if single_use and callable(work):
             self.refuse(label, single_use)
