@@ -243,3 +243,14 @@ def test_private_memory(method: str) -> None:
 def test_enumerations_are_checked_where_they_are_set(name: str, value: object) -> None:
     with pytest.raises(mps.MPSError, match=f"^MTLTextureDescriptor: {name} must "):
         setattr(mps.MTLTextureDescriptor(width=2, height=2), name, value)
+
+
+@pytest.mark.parametrize(
+    ("level", "shape"), [(0, (5, 4)), (0, (5, 3, 4)), (0, (3, 5, 3)), (0, (3, 5, 4, 1)), (1, (3, 5, 4))]
+)
+def test_put_takes_all_of_a_level_alone(mtl: MTLDevice, level: int, shape: tuple[int, ...]) -> None:
+    made = texture(mtl, pixel_format=MTLPixelFormat.RGBA8_UNORM)
+    with pytest.raises(MPSArgumentError, match="must be all of the level|must be below 1"):
+        made.put(level, np.zeros(shape, np.uint8))
+    made.put(0, np.full((3, 5, 4), 7, np.uint8))
+    assert np.all(made.get_bytes() == 7)

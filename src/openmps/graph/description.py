@@ -18,6 +18,7 @@ from openmps.tables import html_table
 from openmps.types import MPSImageFeatureChannelFormat
 
 _Node = MPSNNImageNode | MPSNNStateNode
+_UNMADE = "an image that no filter makes"
 
 
 def description(
@@ -36,8 +37,9 @@ def description(
             f"{place}: {_filter(node, kernels[node], names)}, {form.name.lower()}{_placing(node, kernels[node])}"
         )
     needed = "" if interface.result_is_needed else ", which is not needed"
-    lines.append(f"result: {names.get(interface.result, 'an image that no filter makes')}{needed}")
-    lines += [f"intermediate image {place}: {names[image]}" for place, image in enumerate(interface.intermediates)]
+    lines.append(f"result: {names.get(interface.result, _UNMADE)}{needed}")
+    made = [names.get(image, _UNMADE) for image in interface.intermediates]
+    lines += [f"intermediate image {place}: {image}" for place, image in enumerate(made)]
     lines += [f"result state {place}: {names[state]}" for place, state in enumerate(interface.result_states)]
     return "\n".join(lines)
 

@@ -255,7 +255,13 @@ class Texels(Resource):
 
     def put(self, mipmap_level: int, pixels: NDArray[Any]) -> None:
         """Store the elements of all of slice 0 of a level, red first, whatever the storage mode."""
-        self._put(self._stored(mipmap_level, 0), mipmap_level, pixels)
+        level = _below(self.name, "mipmap_level", mipmap_level, self.mipmap_level_count)
+        stored = self._stored(level, 0)
+        expected = *stored.shape[1:], self._layout.components
+        if np.shape(pixels) != expected:
+            rule = f"must be all of the level, {expected}"
+            raise MPSArgumentError(self.name, "pixels", rule, np.shape(pixels), "Use replace_region for a part")
+        self._put(stored, level, pixels)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
