@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import openmps as mps
+from encoding import Bench
 from openmps.graph.compile.declared_updates import _Updates
 from openmps.graph.run.training_step import TrainingStep
 from openmps.runtime.dispatch import Dispatch
-from openmps.runtime.step_trace import StepTrace
+from openmps.runtime.step_trace import StepTrace, UndeclaredError
 from openmps.training import Muon
 from pairs import pairs
 from replay_twin import assert_same, outcomes, replaying_queue
@@ -405,3 +406,15 @@ def test_an_optimizer_with_an_encode_of_its_own_is_asked(device: torch.device) -
     training.last.wait_until_completed()
     assert Doubled.calls == 2 * STEPS
     assert not training.is_declared
+
+
+def test_a_trace_takes_encodes_without_numbers(device: torch.device) -> None:
+    """What reads images alone is the same work in each step."""
+    bench = Bench.on(device)
+    trace = StepTrace(bench.queue)
+    kernel = mps.MPSImageAreaMax(bench.device, 3, 3)
+    kernel.encode(trace, bench.filled((1, 1, 4, 4), 1.0), bench.filled((1, 1, 4, 4), 0.0))
+    assert [label for label, _ in trace.take()] == ["MPSImageAreaMax"]
+    dropout = mps.MPSCNNDropout(bench.device, 0.5, 1)
+    with pytest.raises(UndeclaredError):
+        dropout.encode(trace, bench.filled((1, 1, 4, 4), 1.0))

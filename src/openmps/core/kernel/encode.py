@@ -62,7 +62,6 @@ class ImageKernel(PlannedKernel):
             cls._gradient_state_class = leaves
 
     _in_place = False
-    _apart_remedy: ClassVar[str] = "Encode into another image"
     _bound_to: object = None
     """What the buffers of its functions stay bound to until this is another object; None where encodes differ."""
 
@@ -72,6 +71,10 @@ class ImageKernel(PlannedKernel):
         For those who schedule kernels. Where `_bound_to` is something, it decides.
         """
         return None if self._bound_to is None else ()
+
+    def _remedy_apart(self) -> str:
+        """What to do where the destination is a source."""
+        return "Encode into another image"
 
     def parameter_versions(self) -> Sequence[Version]:
         """Of parameters that get other memory where they are replaced, so that recorded work keeps those before."""
@@ -233,7 +236,7 @@ class ImageKernel(PlannedKernel):
         for stack in () if self._in_place or is_in_place else inputs:
             if output.overlaps(stack):
                 rule, got = "must not share memory with a source", "an image that is both"
-                raise MPSArgumentError(self.name, self._destination_argument, rule, got, self._apart_remedy)
+                raise MPSArgumentError(self.name, self._destination_argument, rule, got, self._remedy_apart())
         if make_state is not None:
             # The states take their record from this plan, when they are attached to it.
             destination_states = self._new_states(command_buffer if make_state else None, sources[0], shapes[0])

@@ -46,7 +46,6 @@ FallbackAllocator = Callable[[Any, CommandBuffer, MPSImage], MPSImage]
 class ImageFilter(ImageKernel):
     """What filters of pictures have in common, whatever the number of their sources."""
 
-    _apart_remedy = "Encode into another image, or in place: see in_place_texture"
     _works_in_place: ClassVar[bool] = True
     """Whether the result may take the place of a source: it is computed aside, and stored afterwards."""
     _most_channels: ClassVar[int | None] = None
@@ -56,6 +55,9 @@ class ImageFilter(ImageKernel):
     """Whether it makes bytes of bytes as they are stored; else it makes numbers of them first."""
     _is_by_rows: ClassVar[bool] = False
     """Whether rows of a result follow from the rows of the sources that their windows read, and from nothing else."""
+
+    def _remedy_apart(self) -> str:
+        return super()._remedy_apart() + (", or in place: see in_place_texture" if self._works_in_place else "")
 
     def _planned(self, sources: tuple[Shape, ...], destination: Shape | None, given: Any, *, is_batch: bool) -> Plan:
         from openmps.core.kernel.filter_forms import set_forms  # loaded where filters run, only

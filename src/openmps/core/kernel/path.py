@@ -23,7 +23,7 @@ from openmps.metal.pending import Region, require_written
 from openmps.ops.op import Function, Role
 from openmps.runtime.binding import Binding, Number
 from openmps.runtime.dispatch import Dispatch
-from openmps.runtime.step_trace import check_numbers
+from openmps.runtime.step_trace import StepTrace, UndeclaredError, check_numbers
 
 _SOURCE, _SAVED, _BUFFER, _NUMBER = Role.SOURCE, Role.SAVED, Role.BUFFER, Role.NUMBER  # asked for by each encode
 
@@ -88,6 +88,8 @@ class EncodePath(Configured):
             bound: tuple[Binding, ...] = inputs[: len(function.inputs)]
         else:
             if type(command_buffer) not in COMMAND_BUFFERS:
+                if type(command_buffer) is StepTrace:  # its numbers hold for one encode alone
+                    raise UndeclaredError(f"encode of {self.name}")
                 check_numbers(command_buffer, self.name, function)
             bound = self._bindings(plan, inputs, given)
         command_buffer.record(self._name or self.name, Dispatch(function, bound, plan.used, output_bindings))

@@ -33,7 +33,7 @@ from openmps.ops.image.separable import (
     sums_exactly,
 )
 from openmps.ops.image.site import BYTES, FLOATS, LARGEST, Site
-from openmps.ops.image.threshold import Limited, Threshold, ThresholdBytes, Thresholding
+from openmps.ops.image.threshold import Limited, Threshold, ThresholdBytes, becomes
 from openmps.ops.image.windows import Correlate, GradientMagnitude
 from openmps.ops.op import Function, Op, Role
 from openmps.ops.pointwise.arithmetic import Combination
@@ -305,21 +305,10 @@ def _combination(site: Site) -> Run | None:
     return run
 
 
-def _thresholds(how: Thresholding, limit: float, largest: float) -> tuple[float | None, float | None]:
-    """What becomes of numbers above the limit, and of others; None for the number itself."""
-    above: dict[Thresholding, float | None] = {
-        Thresholding.BINARY: largest, Thresholding.TRUNCATE: limit, Thresholding.TO_ZERO: None
-    }  # fmt: skip
-    other: dict[Thresholding, float | None] = {
-        Thresholding.BINARY_INVERSE: largest, Thresholding.TRUNCATE: None, Thresholding.TO_ZERO_INVERSE: None
-    }  # fmt: skip
-    return above.get(how, 0.0), other.get(how, 0.0)
-
-
 def _threshold_bytes(site: Site) -> Run | None:
     (op,) = site.ops
     assert isinstance(op, ThresholdBytes)
-    limit, ends = op.least - 0.5, _thresholds(op.how, op.limit, op.largest)
+    limit, ends = op.least - 0.5, becomes(op.how, op.limit, op.largest)
     if not _is_pointwise(site):
         return None
 
@@ -336,7 +325,7 @@ def _gray_threshold(site: Site) -> Run | None:
     assert isinstance(spread, Spread)
     if not _is_pointwise(site) or spread.count != 1:
         return None
-    ends, largest = _thresholds(op.how, op.limit, op.largest), _largest(site)
+    ends, largest = becomes(op.how, op.limit, op.largest), _largest(site)
     unit = LARGEST if site.formats[0] is BYTES else 1.0
 
     def run(given: list[Tensor], made: Tensor) -> Launches | None:

@@ -27,14 +27,20 @@ class Thresholding(Enum):
     """0, else the number."""
 
 
+def becomes(how: Thresholding, limit: float, largest: float) -> tuple[float | None, float | None]:
+    """What becomes of numbers above the limit, and of others; None for the number itself."""
+    above: dict[Thresholding, float | None] = {
+        Thresholding.BINARY: largest, Thresholding.TRUNCATE: limit, Thresholding.TO_ZERO: None
+    }  # fmt: skip
+    other: dict[Thresholding, float | None] = {
+        Thresholding.BINARY_INVERSE: largest, Thresholding.TRUNCATE: None, Thresholding.TO_ZERO_INVERSE: None
+    }  # fmt: skip
+    return above.get(how, 0.0), other.get(how, 0.0)
+
+
 def threshold(x: Tensor, how: Thresholding, limit: float, largest: float) -> Tensor:
     """What `how` says of numbers ``> limit``; NaN is not above it."""
-    above: Tensor | float = {Thresholding.BINARY: largest, Thresholding.TRUNCATE: limit, Thresholding.TO_ZERO: x}.get(
-        how, 0.0
-    )
-    other: Tensor | float = {
-        Thresholding.BINARY_INVERSE: largest, Thresholding.TRUNCATE: x, Thresholding.TO_ZERO_INVERSE: x
-    }.get(how, 0.0)  # fmt: skip
+    above, other = (x if each is None else each for each in becomes(how, limit, largest))
     is_above = x > limit
     if isinstance(above, float) and isinstance(other, float):
         return torch.where(is_above, x.new_full((), above), x.new_full((), other))

@@ -11,7 +11,7 @@ from openmps.ops.elements import COMPONENTS
 from openmps.ops.image.colour import ConvertAlpha, Gray, Spread
 from openmps.ops.image.library_form import Array, Run, in_parts
 from openmps.ops.image.site import Site
-from openmps.ops.image.threshold import Threshold, Thresholding
+from openmps.ops.image.threshold import Threshold, becomes
 from openmps.ops.numba.loop import PAIRS, added_components, are_compiled, bits, lines, loops
 from openmps.ops.numba.primitives import claim, finish, look, number, store, wait
 from openmps.types import MPSAlphaType, MPSImageEdgeMode
@@ -245,13 +245,7 @@ def thresholded(site: Site) -> Run | None:
     assert isinstance(spread, Spread)
     if max(site.sources[0].channels, spread.count) > COMPONENTS:
         return None
-    above, below = {
-        Thresholding.BINARY: (op.largest, 0.0),
-        Thresholding.BINARY_INVERSE: (0.0, op.largest),
-        Thresholding.TRUNCATE: (op.limit, None),
-        Thresholding.TO_ZERO: (None, 0.0),
-        Thresholding.TO_ZERO_INVERSE: (0.0, None),
-    }[op.how]
+    above, below = becomes(op.how, op.limit, op.largest)
     limits = op.limit, above or 0.0, below or 0.0
     if site.sources[0].channels == spread.count == 1:
         return _thresholded_rows(site, limits, (above is None, below is None))

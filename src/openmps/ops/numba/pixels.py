@@ -76,7 +76,12 @@ def gray_threshold(site: Site) -> Run | None:
     assert isinstance(spread, Spread)
     channels = site.sources[0].channels
     is_usual = min(gray.weights) >= 0.0 and sum(gray.weights) <= _MOST_GRAY
-    if not is_usual or site.formats != (BYTES, BYTES) or channels < COMPONENTS - 1 or spread.count != 1:
+    if (
+        not is_usual
+        or site.formats != (BYTES, BYTES)
+        or channels not in (COMPONENTS - 1, COMPONENTS)
+        or spread.count != 1
+    ):
         return colours.thresholded(site)
     limit, largest = encode(torch.tensor([op.limit, op.largest]), BYTES).tolist()
     masks = np.array(

@@ -126,7 +126,7 @@ def store_aside(array: Any, index: Any, value: Any) -> None:
 @cache
 def version() -> int:
     """A number for what these functions are, which loops have compiled in."""
-    return zlib.crc32(b"".join(map(code_of, (_pointer, _scoped, _halves, _teach_elements, *_LESSONS))))
+    return zlib.crc32(b"".join(map(code_of, (_pointer, _scoped, _halves, _vectors, _teach_elements, *_LESSONS))))
 
 
 def code_of(function: Any) -> bytes:
@@ -359,13 +359,24 @@ def _teach_products(extending: Any, types: Any) -> None:
         return found
 
 
-def _teach_vectors(extending: Any, types: Any) -> None:
+def _vectors() -> tuple[Any, Any, Any]:
+    """The type of four float32 numbers; what makes four of one; and LLVM's sum ``x y + z`` of fours, rounded once."""
     ir, utils = (import_module(name) for name in ("llvmlite.ir", "numba.core.cgutils"))
     four = ir.VectorType(ir.FloatType(), 4)
 
     def all_four(builder: Any, value: Any) -> Any:
         one = builder.insert_element(ir.Constant(four, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
         return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), 4), [0] * 4))
+
+    def fused(builder: Any, *numbers: Any) -> Any:
+        kind = ir.FunctionType(four, [four] * 3)
+        return builder.call(utils.get_or_insert_function(builder.module, kind, "llvm.fma.v4f32"), numbers)
+
+    return four, all_four, fused
+
+
+def _teach_mixtures(extending: Any, types: Any) -> None:
+    ir, (four, all_four, fused) = import_module("llvmlite.ir"), _vectors()
 
     @extending.intrinsic
     def mix(typing: Any, numbers: Any, first: Any, second: Any, weight: Any, into: Any, place: Any) -> Any:
@@ -377,8 +388,7 @@ def _teach_vectors(extending: Any, types: Any) -> None:
                 return builder.load(builder.bitcast(where, four.as_pointer()), align=4)
 
             p, q = loaded(first), loaded(second)
-            fused = utils.get_or_insert_function(builder.module, ir.FunctionType(four, [four] * 3), "llvm.fma.v4f32")
-            value = builder.call(fused, [builder.fsub(q, p), all_four(builder, weight), p])
+            value = fused(builder, builder.fsub(q, p), all_four(builder, weight), p)
             # Behind a number as large as this float32 has whole numbers alone: they are its lowest bits.
             shifted = builder.fadd(value, ir.Constant(four, [8388608.0] * 4))
             bits = builder.bitcast(shifted, ir.VectorType(ir.IntType(32), 4))
@@ -396,6 +406,10 @@ def _teach_vectors(extending: Any, types: Any) -> None:
 
         return mixed
 
+
+def _teach_sums_of_four(extending: Any, types: Any) -> None:
+    (ir, utils), (four, all_four, fused) = map(import_module, ("llvmlite.ir", "numba.core.cgutils")), _vectors()
+
     @extending.intrinsic
     def weigh(
         typing: Any, numbers: Any, begin: Any, places: Any, weights: Any, first: Any, count: Any, into: Any, place: Any
@@ -404,14 +418,13 @@ def _teach_vectors(extending: Any, types: Any) -> None:
             numbers, begin, places, weights, first, count, into, place = arguments
             of_numbers, _, of_places, of_weights, _, _, of_into, _ = signature.args
             total = utils.alloca_once_value(builder, ir.Constant(four, [0.0] * 4))
-            fused = utils.get_or_insert_function(builder.module, ir.FunctionType(four, [four] * 3), "llvm.fma.v4f32")
             with utils.for_range(builder, count) as turn:
                 tap = builder.add(first, turn.index)
                 there = builder.add(begin, builder.load(_pointer(context, builder, of_places, places, tap)))
                 where = builder.bitcast(_pointer(context, builder, of_numbers, numbers, there), four.as_pointer())
                 weight = all_four(builder, builder.load(_pointer(context, builder, of_weights, weights, tap)))
                 some = builder.load(where, align=4)
-                builder.store(builder.call(fused, [some, weight, builder.load(total)]), total)
+                builder.store(fused(builder, some, weight, builder.load(total)), total)
             where = builder.bitcast(_pointer(context, builder, of_into, into, place), four.as_pointer())
             builder.store(builder.load(total), where, align=4)
             return context.get_dummy_value()
@@ -431,4 +444,6 @@ def _teach_vectors(extending: Any, types: Any) -> None:
         return summed
 
 
-_LESSONS = _teach_claims, _teach_sums, _teach_places, _teach_products, _teach_vectors
+_LESSONS = (
+    _teach_claims, _teach_sums, _teach_places, _teach_products, _teach_mixtures, _teach_sums_of_four
+)  # fmt: skip
